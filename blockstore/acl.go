@@ -199,7 +199,8 @@ func (l ACL) AppendXattr(b []byte) []byte {
 
 // ParseACL reads the form of an extended attribute. One without entries is nil.
 func ParseACL(b []byte) (ACL, error) {
-	if len(b) < aclXattrHead || (len(b)-aclXattrHead)%aclXattrEntry != 0 || binary.LittleEndian.Uint32(b) != aclXattrVersion {
+	if len(b) < aclXattrHead || (len(b)-aclXattrHead)%aclXattrEntry != 0 ||
+		binary.LittleEndian.Uint32(b) != aclXattrVersion {
 		return nil, ErrInval
 	}
 	b = b[aclXattrHead:]

@@ -17,7 +17,14 @@ func TestACLXattr(t *testing.T) {
 		0x10, 0, 6, 0, 0xff, 0xff, 0xff, 0xff,
 		0x20, 0, 0, 0, 0xff, 0xff, 0xff, 0xff,
 	}
-	want := ACL{{ACLUserObj, 6, 0}, {ACLUser, 6, 1000}, {ACLGroupObj, 4, 0}, {ACLGroup, 4, 2000}, {ACLMask, 6, 0}, {ACLOther, 0, 0}}
+	want := ACL{
+		{ACLUserObj, 6, 0},
+		{ACLUser, 6, 1000},
+		{ACLGroupObj, 4, 0},
+		{ACLGroup, 4, 2000},
+		{ACLMask, 6, 0},
+		{ACLOther, 0, 0},
+	}
 	got, err := ParseACL(b)
 	if err != nil || !slices.Equal(got, want) || got.Mode() != 0o660 || got.Minimal() {
 		t.Errorf("%v, mode %o, %v", got, got.Mode(), err)
@@ -28,7 +35,10 @@ func TestACLXattr(t *testing.T) {
 	if l, err := ParseACL(b[:4]); l != nil || err != nil {
 		t.Errorf("without entries: %v, %v", l, err)
 	}
-	for _, bad := range [][]byte{nil, b[:3], b[:5], b[:12], append([]byte{1}, b[1:]...), append([]byte{2, 0, 0, 0}, b[12:]...)} {
+	for _, bad := range [][]byte{
+		nil, b[:3], b[:5], b[:12], append([]byte{1}, b[1:]...),
+		append([]byte{2, 0, 0, 0}, b[12:]...),
+	} {
 		if l, err := ParseACL(bad); err == nil {
 			t.Errorf("% x: %v", bad, l)
 		}
@@ -36,7 +46,8 @@ func TestACLXattr(t *testing.T) {
 }
 
 func TestACLCheck(t *testing.T) {
-	u, g, o, m := ACLEntry{ACLUserObj, 7, 0}, ACLEntry{ACLGroupObj, 5, 0}, ACLEntry{ACLOther, 1, 0}, ACLEntry{ACLMask, 7, 0}
+	u, g, o, m := ACLEntry{ACLUserObj, 7, 0}, ACLEntry{ACLGroupObj, 5, 0}, ACLEntry{ACLOther, 1, 0},
+		ACLEntry{ACLMask, 7, 0}
 	nu, ng := ACLEntry{ACLUser, 7, 3}, ACLEntry{ACLGroup, 7, 3}
 	for _, c := range []struct {
 		l    ACL
@@ -74,7 +85,13 @@ func TestACLCheck(t *testing.T) {
 }
 
 func FuzzParseACL(f *testing.F) {
-	f.Add(ACL{{ACLUserObj, 6, 0}, {ACLUser, 6, 1000}, {ACLGroupObj, 4, 0}, {ACLMask, 6, 0}, {ACLOther, 0, 0}}.AppendXattr(nil))
+	f.Add(ACL{
+		{ACLUserObj, 6, 0},
+		{ACLUser, 6, 1000},
+		{ACLGroupObj, 4, 0},
+		{ACLMask, 6, 0},
+		{ACLOther, 0, 0},
+	}.AppendXattr(nil))
 	f.Add(ACLOfMode(0o640).AppendXattr(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l, err := ParseACL(b)

@@ -254,7 +254,8 @@ type FS interface {
 	// ReadDir calls emit for the entries after cookie, until emit returns false or the directory
 	// ends. Cookie 0 is the start, with "." and "..". plus asks for Attr and Handle of each entry.
 	// verf is the verifier that the client got with the cookie. ReadDir returns the current one.
-	ReadDir(c *Cred, dir Handle, cookie uint64, verf [8]byte, plus bool, emit func(*DirEntry) bool) (newVerf [8]byte, eof bool, err error)
+	ReadDir(c *Cred, dir Handle, cookie uint64, verf [8]byte, plus bool, emit func(*DirEntry) bool) (newVerf [8]byte,
+		eof bool, err error)
 
 	Stat(c *Cred, h Handle) (Stat, error)
 	Limits() Limits

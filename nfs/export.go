@@ -272,7 +272,8 @@ func (x *Export) Admits(p *rpc.Peer) (*ClientRule, Status) {
 // AdmitsMount is Admits for MNT, which clients that come by RDMA send by TCP all the same.
 func (x *Export) AdmitsMount(p *rpc.Peer) (*ClientRule, Status) {
 	const partition = 0x7fff
-	if len(x.PKeys) > 0 && !slices.ContainsFunc(x.PKeys, func(k uint16) bool { return p.PKey != 0 && (k^p.PKey)&partition == 0 }) {
+	if len(x.PKeys) > 0 && !slices.ContainsFunc(x.PKeys,
+		func(k uint16) bool { return p.PKey != 0 && (k^p.PKey)&partition == 0 }) {
 		return nil, ErrAcces
 	}
 	r, st := x.Rule(p.Addr.Addr())

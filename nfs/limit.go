@@ -135,7 +135,9 @@ const comeAgain = time.Second
 // Pace counts a call of n bytes of data on the object of a file handle against the limits of its
 // client, for rpc.Proc's Pace. now is the time that the version's server has. Calls that are
 // not let in at all are told so when they are served.
-func (t *Table) Pace(codec *Codec, c *rpc.Call, fh []byte, n int, take bool, now time.Time) (limit uint32, wait time.Duration, ok bool) {
+func (t *Table) Pace(codec *Codec, c *rpc.Call, fh []byte, n int, take bool, now time.Time) (limit uint32,
+	wait time.Duration, ok bool,
+) {
 	id, _, err := codec.Parse(fh)
 	x := t.ByID(id)
 	if err != nil || x == nil {

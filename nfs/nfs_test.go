@@ -155,7 +155,8 @@ func TestRulesAndIdentity(t *testing.T) {
 	}
 	if err := tab.Add(&Export{ID: 1, Pseudo: "/", FS: memfs.New(memfs.Options{}), Clients: []ClientRule{
 		rule("10.0.0.0/8", RootSquash, 100), rule("10.1.0.0/16", AllSquash, 101),
-		rule("10.1.2.3/32", NoRootSquash, 102), rule("::ffff:11.0.0.0/104", RootSquash, 103), rule("fd00::/8", RootSquash, 104),
+		rule("10.1.2.3/32", NoRootSquash, 102), rule("::ffff:11.0.0.0/104", RootSquash, 103),
+		rule("fd00::/8", RootSquash, 104),
 	}}); err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +222,8 @@ func TestStatuses(t *testing.T) {
 			t.Errorf("%v as an error", r.status)
 		}
 	}
-	if StatusOf(nil) != OK || OK.Err() != nil || StatusOf(errors.New("?")) != ErrIO || StatusOf(blockstore.ErrWouldBlock) != ErrJukebox {
+	if StatusOf(nil) != OK || OK.Err() != nil || StatusOf(errors.New("?")) != ErrIO ||
+		StatusOf(blockstore.ErrWouldBlock) != ErrJukebox {
 		t.Error("edges")
 	}
 	var c Counters

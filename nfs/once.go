@@ -114,7 +114,9 @@ func (o Once) Finished(h *blockstore.Handle, made bool) {
 // Made reports the object that this call made before it was cut off. What was asked for of its
 // attributes is set, as it may have been cut off before that; what was written into a file since
 // then stays.
-func (o Once) Made(cred *blockstore.Cred, dir blockstore.Handle, name string, typ blockstore.FileType, s *blockstore.SetAttr) (h blockstore.Handle, a blockstore.Attr, yes bool) {
+func (o Once) Made(cred *blockstore.Cred, dir blockstore.Handle, name string, typ blockstore.FileType,
+	s *blockstore.SetAttr,
+) (h blockstore.Handle, a blockstore.Attr, yes bool) {
 	if !o.Call.Journaled() {
 		return h, a, false
 	}

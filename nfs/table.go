@@ -78,7 +78,10 @@ func (t *Table) Replace(list []*Export) error {
 // set checks a list and makes it current. The exports are copied, so that
 // their owner may reuse them, with rules in the order of Export.Rule.
 func (t *Table) set(list []*Export) error {
-	s := &snapshot{byID: make(map[uint32]*Export, len(list)), byName: make(map[string]*Export, len(list)), places: make(map[Place]*Export)}
+	s := &snapshot{
+		byID: make(map[uint32]*Export, len(list)), byName: make(map[string]*Export, len(list)),
+		places: make(map[Place]*Export),
+	}
 	old := t.load()
 	var names []string
 	for _, in := range list {
@@ -105,7 +108,8 @@ func (t *Table) set(list []*Export) error {
 		} else {
 			x.meter = new(meter)
 		}
-		s.limited = s.limited || !x.Limit.none() || slices.ContainsFunc(x.Clients, func(r ClientRule) bool { return !r.Limit.none() })
+		s.limited = s.limited || !x.Limit.none() ||
+			slices.ContainsFunc(x.Clients, func(r ClientRule) bool { return !r.Limit.none() })
 		wants, err := x.arrange(t.hosts)
 		if err != nil {
 			return err

@@ -30,7 +30,8 @@ func (c *Client) receive(msg []byte, wc *rdma.WC) {
 	switch h.Type {
 	case TypeMsg:
 		c.n.add(recvMsg)
-		if len(h.Reads)+len(h.Writes) == 0 && !h.HasReply && len(rest) >= 8 && binary.BigEndian.Uint32(rest[4:]) == rpc.MsgCall {
+		if len(h.Reads)+len(h.Writes) == 0 && !h.HasReply && len(rest) >= 8 &&
+			binary.BigEndian.Uint32(rest[4:]) == rpc.MsgCall {
 			c.called(h.XID, rest)
 			return
 		}
@@ -108,7 +109,8 @@ func (c *Client) accept(x *exchange, h *Header, rest []byte) error {
 		return fmt.Errorf("%w: it has a Read list", ErrProtocol)
 	}
 	if len(h.Writes) > len(x.offered.Writes) {
-		return fmt.Errorf("%w: it returns %d Write chunks, %d were offered", ErrProtocol, len(h.Writes), len(x.offered.Writes))
+		return fmt.Errorf("%w: it returns %d Write chunks, %d were offered", ErrProtocol, len(h.Writes),
+			len(x.offered.Writes))
 	}
 	if len(h.Writes) == 1 {
 		n, err := returned(h.Writes[0], x.offered.Writes[0])

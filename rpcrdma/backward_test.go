@@ -17,12 +17,15 @@ type callsBack struct {
 }
 
 func (b *callsBack) call(timeout time.Duration) {
-	b.to.Call(&rpc.BackwardCall{Prog: 0x40000000, Vers: 1, Proc: 1, Args: []byte{1, 2, 3, 4}, Timeout: timeout, Done: func(res *xdr.Decoder, err error) {
-		if err == nil && res.Uint32() != 77 {
-			err = errors.New("other results")
-		}
-		b.ends <- err
-	}})
+	b.to.Call(&rpc.BackwardCall{
+		Prog: 0x40000000, Vers: 1, Proc: 1, Args: []byte{1, 2, 3, 4}, Timeout: timeout,
+		Done: func(res *xdr.Decoder, err error) {
+			if err == nil && res.Uint32() != 77 {
+				err = errors.New("other results")
+			}
+			b.ends <- err
+		},
+	})
 }
 
 func (b *callsBack) want(t *testing.T, want error) {
@@ -94,7 +97,8 @@ func TestCallsBack(t *testing.T) {
 	b.call(time.Hour)
 	xid = receive()
 	m := r.region(100, remoteWrite)
-	bad := message(&Header{XID: xid, Credits: 8, Writes: []Chunk{segments(m, 10)}}, words(xid, rpc.MsgReply, 0, 0, 0, 0, 77))
+	bad := message(&Header{XID: xid, Credits: 8, Writes: []Chunk{segments(m, 10)}},
+		words(xid, rpc.MsgReply, 0, 0, 0, 0, 77))
 	other := message(&Header{XID: xid + 1, Credits: 8}, words(xid, rpc.MsgReply, 0, 0, 0, 0, 77))
 	r.send(bad, other, message(&Header{XID: 3, Credits: 32}, rawCall(3, procNull)))
 	r.reply()

@@ -52,17 +52,21 @@ const (
 var counterNames = [countersEnd]string{
 	recvMsg: "recv_rdma_msg", recvNoMsg: "recv_rdma_nomsg", recvMsgP: "recv_rdma_msgp", recvDone: "recv_rdma_done",
 	recvError: "recv_rdma_error",
-	sentMsg:   "sent_rdma_msg", sentNoMsg: "sent_rdma_nomsg", sentError: "sent_rdma_error", sentInvalidate: "sent_with_invalidate",
-	sentBackward: "sent_backward_call", recvBackward: "recv_backward_reply",
+	sentMsg:   "sent_rdma_msg", sentNoMsg: "sent_rdma_nomsg", sentError: "sent_rdma_error",
+	sentInvalidate: "sent_with_invalidate",
+	sentBackward:   "sent_backward_call", recvBackward: "recv_backward_reply",
 
 	errShort: "rpcrdma_short_message", errVersion: "rpcrdma_version_mismatch", errMalformed: "rpcrdma_malformed_header",
-	errTooComplex: "rpcrdma_too_many_segments", errPosition: "rpcrdma_bad_read_position", errCallTooLong: "rpcrdma_call_too_long",
+	errTooComplex: "rpcrdma_too_many_segments", errPosition: "rpcrdma_bad_read_position",
+	errCallTooLong:  "rpcrdma_call_too_long",
 	errReplyTooLong: "rpcrdma_reply_too_long", errXID: "rpcrdma_xid_mismatch", errObsolete: "rpcrdma_obsolete_message",
 	errBackward: "rpcrdma_backward_message", errReadFailed: "rpcrdma_read_failed", errWriteFailed: "rpcrdma_write_failed",
 	errSendFailed: "rpcrdma_send_failed", errPeerSilent: "rpcrdma_peer_silent",
 	errReceiveFailed: "rpcrdma_receive_failed", errConnRefused: "rpcrdma_connection_refused",
-	errNotMoved: "rpcrdma_not_handed_over", errMemoryWait: "rpcrdma_waited_for_memory", errSendQueueWait: "rpcrdma_waited_for_send_queue",
-	errSlow: "rpcrdma_slow_client", throttled: "rpcrdma_waited_for_limit", creditsCut: "rpcrdma_credits_lowered_by_limit",
+	errNotMoved: "rpcrdma_not_handed_over", errMemoryWait: "rpcrdma_waited_for_memory",
+	errSendQueueWait: "rpcrdma_waited_for_send_queue",
+	errSlow:          "rpcrdma_slow_client", throttled: "rpcrdma_waited_for_limit",
+	creditsCut:   "rpcrdma_credits_lowered_by_limit",
 	creditsShort: "rpcrdma_credits_lowered_by_memory",
 }
 

@@ -74,7 +74,8 @@ func TestDMABuf(t *testing.T) {
 	}
 	// Calls with other memory leave their regions behind, which is no memory for these.
 	c.pd.(*fakePD).reuses = true
-	r := request(procGet, func(e *xdr.Encoder) { e.Uint32(1); e.Uint32(50_000) }, func(d *xdr.Decoder) error { d.Bulk(size); return d.Err() })
+	r := request(procGet, func(e *xdr.Encoder) { e.Uint32(1); e.Uint32(50_000) },
+		func(d *xdr.Decoder) error { d.Bulk(size); return d.Err() })
 	r.Dst = make([]byte, 50_000)
 	if err := c.Call(t.Context(), r); err != nil {
 		t.Fatal(err)
@@ -99,12 +100,13 @@ func TestDMABuf(t *testing.T) {
 				t.Errorf("getting %d with room for %d: %v, or other bytes", n, room, err)
 			}
 		}
-		r := request(procPut, func(e *xdr.Encoder) { e.Uint32(1); e.Bulk(names[8:][:n]); e.Uint32(0xabcd) }, func(d *xdr.Decoder) error {
-			if s, got := d.Uint32(), int(d.Uint32()); s != sum(mem[8:8+n]) || got != n {
-				return fmt.Errorf("%d bytes arrived, with sum %#x", got, s)
-			}
-			return d.Err()
-		})
+		r := request(procPut, func(e *xdr.Encoder) { e.Uint32(1); e.Bulk(names[8:][:n]); e.Uint32(0xabcd) },
+			func(d *xdr.Decoder) error {
+				if s, got := d.Uint32(), int(d.Uint32()); s != sum(mem[8:8+n]) || got != n {
+					return fmt.Errorf("%d bytes arrived, with sum %#x", got, s)
+				}
+				return d.Err()
+			})
 		if err := c.Call(t.Context(), r); err != nil {
 			t.Errorf("putting %d: %v", n, err)
 		}

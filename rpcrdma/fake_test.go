@@ -479,7 +479,10 @@ func (q *fakeQP) completed(w rdma.SendWR, status rdma.Status, n int) {
 	}
 	q.sq -= q.pending
 	q.pending = 0
-	op := map[rdma.SendOp]rdma.WCOp{rdma.OpSend: rdma.WCSend, rdma.OpSendInv: rdma.WCSend, rdma.OpWrite: rdma.WCWrite, rdma.OpRead: rdma.WCRead}[w.Op]
+	op := map[rdma.SendOp]rdma.WCOp{
+		rdma.OpSend: rdma.WCSend, rdma.OpSendInv: rdma.WCSend, rdma.OpWrite: rdma.WCWrite,
+		rdma.OpRead: rdma.WCRead,
+	}[w.Op]
 	q.cfg.SendCQ.(*fakeCQ).add(rdma.WC{ID: w.ID, QPN: q.num, ByteLen: uint32(n), Status: status, Op: op})
 	if status != rdma.Success {
 		q.conn.lost(fmt.Errorf("request failed: %v", status))
@@ -568,7 +571,9 @@ func (r *fakeRequest) PKey() uint16              { return 0xffff }
 func (r *fakeRequest) InitiatorDepth() uint8     { return r.params.InitiatorDepth }
 func (r *fakeRequest) PathMTU() rdma.MTU         { return 4096 }
 
-func (r *fakeRequest) Accept(qp rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.Conn) error, on func(rdma.Conn, rdma.ConnEvent)) (rdma.Conn, error) {
+func (r *fakeRequest) Accept(qp rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.Conn) error,
+	on func(rdma.Conn, rdma.ConnEvent),
+) (rdma.Conn, error) {
 	c := r.l.dev.newConn(r.Remote(), qp, on)
 	c.local = r.l.addr
 	c.peer = r.client
@@ -588,7 +593,10 @@ func (r *fakeRequest) Accept(qp rdma.QPConfig, p rdma.ConnParams, prepare func(r
 
 func (r *fakeRequest) Reject(reason uint16, private []byte) {
 	r.client.loop.Submit(func() {
-		r.client.on(r.client, rdma.ConnEvent{Kind: rdma.EventRejected, Reason: reason, PrivateData: private, Err: fmt.Errorf("rejected with reason %d", reason)})
+		r.client.on(r.client, rdma.ConnEvent{
+			Kind: rdma.EventRejected, Reason: reason, PrivateData: private,
+			Err: fmt.Errorf("rejected with reason %d", reason),
+		})
 	})
 }
 

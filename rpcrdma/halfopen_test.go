@@ -27,7 +27,8 @@ func (l quietLink) Send(b *wire.Batch) error {
 		attrRTU = 0x14
 	)
 	for i := range b.D {
-		if p := b.D[i].Payload; l.quiet.Load() && len(p) == 1 && len(p[0]) == madLen && binary.BigEndian.Uint16(p[0][attrAt:]) == attrRTU {
+		if p := b.D[i].Payload; l.quiet.Load() && len(p) == 1 && len(p[0]) == madLen &&
+			binary.BigEndian.Uint16(p[0][attrAt:]) == attrRTU {
 			return nil // it comes alone
 		}
 	}

@@ -56,9 +56,11 @@ func TestMemory(t *testing.T) {
 				}
 			}
 			st := m.Stats(inline)
-			if credits*inline > st.Messages || owned*inline != st.Messages || held != st.Bulk || st.Messages > limit/messageShare ||
+			if credits*inline > st.Messages || owned*inline != st.Messages || held != st.Bulk ||
+				st.Messages > limit/messageShare ||
 				st.Messages+st.Bulk > limit || st.Peak > limit || st.Connections != len(in) {
-				t.Fatalf("seed %d, %s: %d receives for credits, %d in all, %d bulk bytes: %+v", seed, what, credits, owned, held, st)
+				t.Fatalf("seed %d, %s: %d receives for credits, %d in all, %d bulk bytes: %+v", seed, what, credits, owned, held,
+					st)
 			}
 			for len(line) > 0 && line[0].have {
 				line = line[1:]
@@ -249,7 +251,8 @@ func TestTurnOfAnother(t *testing.T) {
 		e.Uint32(0xabcd)
 		return message(h, e.B)
 	}
-	get := message(&Header{XID: 3, Credits: 32, Writes: []Chunk{segments(r.region(n, remoteWrite), n)}}, rawCall(3, procGet, 1, n))
+	get := message(&Header{XID: 3, Credits: 32, Writes: []Chunk{segments(r.region(n, remoteWrite), n)}},
+		rawCall(3, procGet, 1, n))
 	// The first is fetched from a client that stands still, the second waits for that, and the
 	// third for memory.
 	calls := [][]byte{put(1), put(2), get}
@@ -259,7 +262,10 @@ func TestTurnOfAnother(t *testing.T) {
 		r.dev.loop.do(func() {
 			for _, m := range calls {
 				mr, _ := r.pd.Register(m, 0)
-				if err := r.conn.QP().PostSend([]rdma.SendWR{{Op: rdma.OpSend, Flags: rdma.Signaled, SGL: []rdma.SGE{{Buf: m, LKey: mr.LKey()}}}}); err != nil {
+				if err := r.conn.QP().PostSend([]rdma.SendWR{{
+					Op: rdma.OpSend, Flags: rdma.Signaled,
+					SGL: []rdma.SGE{{Buf: m, LKey: mr.LKey()}},
+				}}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -389,7 +395,8 @@ func TestFloors(t *testing.T) {
 			t.Errorf("%d credits while memory is short", c.Credits)
 		}
 	}
-	if st := w.l.Stats(); st.Errors["rpcrdma_connection_refused"] != 1 || st.Errors["rpcrdma_credits_lowered_by_memory"] == 0 {
+	if st := w.l.Stats(); st.Errors["rpcrdma_connection_refused"] != 1 ||
+		st.Errors["rpcrdma_credits_lowered_by_memory"] == 0 {
 		t.Errorf("%+v", st.Errors)
 	}
 	if st := door.Stats(); st.Refused["memory"] != 1 || st.Clients != 1 {
@@ -530,7 +537,8 @@ func TestThrottle(t *testing.T) {
 		xid++
 		const n = 256 << 10
 		head := rawCall(xid, procPut, 1, n)
-		r.send(message(&Header{XID: xid, Credits: 32, Reads: []ReadSegment{{uint32(len(head)), segments(m, n)[0]}}}, append(head, 0, 0, 0xab, 0xcd)))
+		r.send(message(&Header{XID: xid, Credits: 32, Reads: []ReadSegment{{uint32(len(head)), segments(m, n)[0]}}},
+			append(head, 0, 0, 0xab, 0xcd)))
 	}
 	limit.never.Store(true)
 	const burst = 10

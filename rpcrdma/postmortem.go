@@ -48,7 +48,10 @@ func (r *RPC) parse(msg []byte) {
 		return
 	}
 	word := func(i int) uint32 { return binary.BigEndian.Uint32(msg[4*i:]) }
-	*r = RPC{Prog: word(wordProg), Vers: word(wordProg + 1), Proc: word(wordProg + 2), Flavor: rpc.AuthFlavor(word(wordFlavor))}
+	*r = RPC{
+		Prog: word(wordProg), Vers: word(wordProg + 1), Proc: word(wordProg + 2),
+		Flavor: rpc.AuthFlavor(word(wordFlavor)),
+	}
 	if r.Flavor != rpc.AuthSys {
 		return
 	}

@@ -7,7 +7,8 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// silentConn is a connection whose queue pair repeats requests for ever, on a loop with a clock of its own.
+// silentConn is a connection whose queue pair repeats requests for ever, on a loop with a clock of
+// its own.
 type silentConn struct {
 	rdma.Conn
 	posted int
@@ -49,8 +50,8 @@ func (c *silentConn) run(d rdma.Time) {
 	}
 }
 
-// TestProbeUnanswered: a connection whose probe is not answered for three minutes ends, also if its device repeats the
-// probe for ever. One that is answered late does not.
+// TestProbeUnanswered: a connection whose probe is not answered for three minutes ends, also if its
+// device repeats the probe for ever. One that is answered late does not.
 func TestProbeUnanswered(t *testing.T) {
 	for _, every := range []rdma.Time{clientProbe, serverProbe} {
 		c := &silentConn{}

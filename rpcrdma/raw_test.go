@@ -47,7 +47,10 @@ func (w *world) raw(responder uint8, private []byte) *rawClient {
 		r.cq, _ = r.dev.CreateCQ(r.dev.loop, rdma.CQOptions{Depth: 1000, OnEvent: r.poll})
 		r.conn, _ = r.dev.Dial(r.dev.loop, rdma.DialParams{
 			Remote: serverAddr,
-			QP:     rdma.QPConfig{PD: pd, SendCQ: r.cq, RecvCQ: r.cq, Caps: rdma.QPCaps{MaxSendWR: 500, MaxRecvWR: 500, MaxSendSGE: 1, MaxRecvSGE: 1}},
+			QP: rdma.QPConfig{
+				PD: pd, SendCQ: r.cq, RecvCQ: r.cq,
+				Caps: rdma.QPCaps{MaxSendWR: 500, MaxRecvWR: 500, MaxSendSGE: 1, MaxRecvSGE: 1},
+			},
 			Params: rdma.ConnParams{PrivateData: private, ResponderResources: responder},
 			Prepare: func(c rdma.Conn) error {
 				for i := range 400 { // as many replies can come
@@ -104,7 +107,10 @@ func (r *rawClient) send(msgs ...[]byte) {
 	r.dev.loop.do(func() {
 		for _, m := range msgs {
 			mr, _ := r.pd.Register(m, 0)
-			if err := r.conn.QP().PostSend([]rdma.SendWR{{Op: rdma.OpSend, Flags: rdma.Signaled, SGL: []rdma.SGE{{Buf: m, LKey: mr.LKey()}}}}); err != nil {
+			if err := r.conn.QP().PostSend([]rdma.SendWR{{
+				Op: rdma.OpSend, Flags: rdma.Signaled,
+				SGL: []rdma.SGE{{Buf: m, LKey: mr.LKey()}},
+			}}); err != nil {
 				r.t.Error(err)
 			}
 		}
@@ -218,7 +224,8 @@ func TestSeveralWriteChunks(t *testing.T) {
 		t.Fatal(err)
 	}
 	pattern(data, 2)
-	if a, b, c := d.Uint32(), d.Uint32(), d.Opaque(100); a != 2501 || b != 7 || !bytes.Equal(c, data[:6]) || d.Uint32() != 0xabcd || d.Remaining() != 0 {
+	if a, b, c := d.Uint32(), d.Uint32(),
+		d.Opaque(100); a != 2501 || b != 7 || !bytes.Equal(c, data[:6]) || d.Uint32() != 0xabcd || d.Remaining() != 0 {
 		t.Errorf("inline part: %x", rest)
 	}
 }
@@ -437,7 +444,16 @@ func TestCreditsGrow(t *testing.T) {
 	w := newWorld(t, Config{Credits: 100})
 	r := w.rawUp()
 	xid := uint32(0)
-	for _, c := range []struct{ calls, want uint32 }{{1, 16}, {12, 16}, {13, 32}, {24, 32}, {25, 64}, {1, 64}, {64, 100}, {100, 100}} {
+	for _, c := range []struct{ calls, want uint32 }{
+		{1, 16},
+		{12, 16},
+		{13, 32},
+		{24, 32},
+		{25, 64},
+		{1, 64},
+		{64, 100},
+		{100, 100},
+	} {
 		for range c.calls {
 			xid++
 			r.send(message(&Header{XID: xid, Credits: 1000}, rawCall(xid, procWait)))
@@ -593,19 +609,58 @@ func TestRefusals(t *testing.T) {
 		{"RDMA_ERROR", words(7, 1, 1, 4, 2), 0, "recv_rdma_error"},
 		{"an RPC reply", append(words(7, 1, 1, 0, 0, 0, 0), words(7, 1, 0, 0, 0, 0)...), 0, "rpcrdma_backward_message"},
 		{"bad list", append(words(7, 1, 1, 0, 3, 0, 0), null...), CodeChunk, "rpcrdma_malformed_header"},
-		{"65 segments", message(&Header{XID: 7, Writes: []Chunk{segments(m, make([]int, 65)...)}}, null), CodeChunk, "rpcrdma_too_many_segments"},
+		{
+			"65 segments", message(&Header{XID: 7, Writes: []Chunk{segments(m, make([]int, 65)...)}}, null), CodeChunk,
+			"rpcrdma_too_many_segments",
+		},
 		{"long call without a chunk", message(&Header{XID: 7, Type: TypeNoMsg}, nil), CodeChunk, "rpcrdma_bad_read_position"},
-		{"long call elsewhere", message(&Header{XID: 7, Type: TypeNoMsg, Reads: []ReadSegment{{4, seg(40)}}}, nil), CodeChunk, "rpcrdma_bad_read_position"},
-		{"position 0 in a message", message(&Header{XID: 7, Reads: []ReadSegment{{0, seg(40)}}}, null), CodeChunk, "rpcrdma_bad_read_position"},
-		{"position beyond the message", message(&Header{XID: 7, Reads: []ReadSegment{{uint32(len(null) + 4), seg(40)}}}, null), CodeChunk, "rpcrdma_bad_read_position"},
-		{"position not of a word", message(&Header{XID: 7, Reads: []ReadSegment{{6, seg(40)}}}, null), CodeChunk, "rpcrdma_bad_read_position"},
-		{"chunks that overlap", message(&Header{XID: 7, Reads: []ReadSegment{{8, seg(40)}, {16, seg(40)}}}, null), CodeChunk, "rpcrdma_bad_read_position"},
-		{"more than a buffer", message(&Header{XID: 7, Reads: []ReadSegment{{40, seg(1 << 20)}, {40, seg(1 << 20)}}}, null), CodeChunk, "rpcrdma_call_too_long"},
-		{"4 GiB", message(&Header{XID: 7, Reads: []ReadSegment{{40, Segment{m.rkey, 1<<32 - 1, m.Addr()}}, {40, Segment{m.rkey, 1<<32 - 1, m.Addr()}}}}, null), CodeChunk, "rpcrdma_call_too_long"},
+		{
+			"long call elsewhere", message(&Header{XID: 7, Type: TypeNoMsg, Reads: []ReadSegment{{4, seg(40)}}}, nil), CodeChunk,
+			"rpcrdma_bad_read_position",
+		},
+		{
+			"position 0 in a message", message(&Header{XID: 7, Reads: []ReadSegment{{0, seg(40)}}}, null), CodeChunk,
+			"rpcrdma_bad_read_position",
+		},
+		{
+			"position beyond the message",
+			message(&Header{XID: 7, Reads: []ReadSegment{{uint32(len(null) + 4), seg(40)}}}, null), CodeChunk,
+			"rpcrdma_bad_read_position",
+		},
+		{
+			"position not of a word", message(&Header{XID: 7, Reads: []ReadSegment{{6, seg(40)}}}, null), CodeChunk,
+			"rpcrdma_bad_read_position",
+		},
+		{
+			"chunks that overlap", message(&Header{XID: 7, Reads: []ReadSegment{{8, seg(40)}, {16, seg(40)}}}, null), CodeChunk,
+			"rpcrdma_bad_read_position",
+		},
+		{
+			"more than a buffer", message(&Header{XID: 7, Reads: []ReadSegment{{40, seg(1 << 20)}, {40, seg(1 << 20)}}}, null),
+			CodeChunk, "rpcrdma_call_too_long",
+		},
+		{
+			"4 GiB", message(&Header{
+				XID:   7,
+				Reads: []ReadSegment{{40, Segment{m.rkey, 1<<32 - 1, m.Addr()}}, {40, Segment{m.rkey, 1<<32 - 1, m.Addr()}}},
+			}, null),
+			CodeChunk, "rpcrdma_call_too_long",
+		},
 		{"XIDs differ", message(&Header{XID: 8}, null), CodeChunk, "rpcrdma_xid_mismatch"},
-		{"XIDs differ in a long call", message(&Header{XID: 7, Type: TypeNoMsg, Reads: []ReadSegment{{0, seg(40)}}}, nil), CodeChunk, "rpcrdma_xid_mismatch"},
-		{"result longer than its chunk", message(&Header{XID: 7, Writes: []Chunk{segments(m, 50, 49)}}, rawCall(7, procGet, 1, 100)), CodeChunk, "rpcrdma_reply_too_long"},
-		{"reply longer than its chunk", message(&Header{XID: 7, HasReply: true, Reply: segments(m, 4000)}, rawCall(7, procText, 4100)), CodeChunk, "rpcrdma_reply_too_long"},
+		{
+			"XIDs differ in a long call", message(&Header{XID: 7, Type: TypeNoMsg, Reads: []ReadSegment{{0, seg(40)}}}, nil),
+			CodeChunk, "rpcrdma_xid_mismatch",
+		},
+		{
+			"result longer than its chunk",
+			message(&Header{XID: 7, Writes: []Chunk{segments(m, 50, 49)}}, rawCall(7, procGet, 1, 100)), CodeChunk,
+			"rpcrdma_reply_too_long",
+		},
+		{
+			"reply longer than its chunk",
+			message(&Header{XID: 7, HasReply: true, Reply: segments(m, 4000)}, rawCall(7, procText, 4100)), CodeChunk,
+			"rpcrdma_reply_too_long",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := w.l.Stats()
@@ -645,11 +700,13 @@ func TestChunksThatCannotBeReached(t *testing.T) {
 	}{
 		{"read chunk with a wrong key", func(r *rawClient) []byte {
 			m := r.region(5000, rdma.RemoteRead)
-			return message(&Header{XID: 7, Reads: []ReadSegment{{40, Segment{m.rkey + 1, 5000, m.Addr()}}}}, rawCall(7, procPut, 1, 5000))
+			return message(&Header{XID: 7, Reads: []ReadSegment{{40, Segment{m.rkey + 1, 5000, m.Addr()}}}},
+				rawCall(7, procPut, 1, 5000))
 		}, "rpcrdma_read_failed"},
 		{"read chunk beyond the region", func(r *rawClient) []byte {
 			m := r.region(5000, rdma.RemoteRead)
-			return message(&Header{XID: 7, Reads: []ReadSegment{{40, Segment{m.rkey, 5001, m.Addr()}}}}, rawCall(7, procPut, 1, 5001))
+			return message(&Header{XID: 7, Reads: []ReadSegment{{40, Segment{m.rkey, 5001, m.Addr()}}}},
+				rawCall(7, procPut, 1, 5001))
 		}, "rpcrdma_read_failed"},
 		{"write chunk without permission", func(r *rawClient) []byte {
 			m := r.region(5000, rdma.RemoteRead)

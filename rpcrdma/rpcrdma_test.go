@@ -306,7 +306,8 @@ func TestCalls(t *testing.T) {
 			t.Errorf("%s is %d", k, n)
 		}
 	}
-	if i := w.l.Conns(); len(i) != 1 || i[0].Credits != firstGrant || i[0].InlineOut != 4096 || i[0].ReadDepth != 16 || !i[0].RemoteInvalidation {
+	if i := w.l.Conns(); len(i) != 1 || i[0].Credits != firstGrant || i[0].InlineOut != 4096 || i[0].ReadDepth != 16 ||
+		!i[0].RemoteInvalidation {
 		t.Errorf("%+v", i)
 	}
 	if _, remote := w.l.pd.(*fakePD).open(); remote != 0 {
@@ -654,7 +655,8 @@ func TestDialErrors(t *testing.T) {
 	dev := n.device("192.0.2.9")
 	defer dev.Close()
 	var lost *rpc.ConnError
-	if _, err := Dial(context.Background(), dev, serverAddr, ClientConfig{}); !errors.As(err, &lost) || !strings.Contains(err.Error(), "192.0.2.1:20049") {
+	if _, err := Dial(context.Background(), dev, serverAddr, ClientConfig{}); !errors.As(err, &lost) ||
+		!strings.Contains(err.Error(), "192.0.2.1:20049") {
 		t.Error(err)
 	}
 	full := newWorld(t, Config{MaxConns: 1})

@@ -201,7 +201,8 @@ func (w *stall) tick() {
 	}
 	w.progress = false
 	if w.idle >= stallTicks {
-		c.fail(errSlow, fmt.Errorf("the client took no reply and served no RDMA READ for %v; its calls hold %d bytes of memory",
+		c.fail(errSlow, fmt.Errorf("the client took no reply and served no RDMA READ for %v; its calls hold %d bytes of "+
+			"memory",
 			c.l.cfg.SlowTimeout, c.bulkHeld))
 		return
 	}

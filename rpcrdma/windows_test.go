@@ -68,22 +68,26 @@ func serveEchoOn(t *testing.T, dev rdma.Device) (*Listener, netip.AddrPort, wait
 		c.Res.Opaque(fill(make([]byte, m)))
 		return rpc.Done
 	}
-	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{Name: "echo", Prog: echoProg, Vers: 1, Procs: []rpc.Proc{
-		{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
-		echoGet: {Name: "GET", Inline: true, Serve: func(c *rpc.Call, _ bool) rpc.Status { return get(c) }},
-		echoPut: {Name: "PUT", Inline: true, Serve: func(c *rpc.Call, _ bool) rpc.Status {
-			b, tail := c.Args.Opaque(4<<20), c.Args.Opaque(1<<20)
-			if c.Args.Err() != nil || !bytes.Equal(b, fill(make([]byte, len(b)))) || !bytes.Equal(tail, fill(make([]byte, len(tail)))) {
-				return rpc.Garbage
-			}
-			return rpc.Done
-		}},
-		echoWait: {Name: "WAIT", Serve: func(c *rpc.Call, _ bool) rpc.Status {
-			w.there <- struct{}{}
-			<-w.on
-			return get(c)
-		}},
-	}}}})
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{
+		Name: "echo", Prog: echoProg, Vers: 1,
+		Procs: []rpc.Proc{
+			{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+			echoGet: {Name: "GET", Inline: true, Serve: func(c *rpc.Call, _ bool) rpc.Status { return get(c) }},
+			echoPut: {Name: "PUT", Inline: true, Serve: func(c *rpc.Call, _ bool) rpc.Status {
+				b, tail := c.Args.Opaque(4<<20), c.Args.Opaque(1<<20)
+				if c.Args.Err() != nil || !bytes.Equal(b, fill(make([]byte, len(b)))) ||
+					!bytes.Equal(tail, fill(make([]byte, len(tail)))) {
+					return rpc.Garbage
+				}
+				return rpc.Done
+			}},
+			echoWait: {Name: "WAIT", Serve: func(c *rpc.Call, _ bool) rpc.Status {
+				w.there <- struct{}{}
+				<-w.on
+				return get(c)
+			}},
+		},
+	}}})
 	l, err := Serve(dev, 20049, srv, Config{Memory: 64 << 20, MaxConns: 8}) // devices pin all of it
 	if err != nil {
 		t.Fatal(err)
@@ -325,7 +329,8 @@ func TestNoWindows(t *testing.T) {
 	}
 	for _, n := range []int{0, 5000, 300_001} {
 		for _, tail := range []int{0, 70_000} {
-			if err := errors.Join(echo(t.Context(), c, echoGet, make([]byte, n), tail), store(c, fill(make([]byte, n)), tail)); err != nil {
+			if err := errors.Join(echo(t.Context(), c, echoGet, make([]byte, n), tail),
+				store(c, fill(make([]byte, n)), tail)); err != nil {
 				t.Errorf("%d and %d: %v", n, tail, err)
 			}
 		}
@@ -392,7 +397,8 @@ func TestWithin(t *testing.T) {
 		receives(c.Credits)+2*c.ReadDepth+sendQueueMin+2*c.Credits+1+rpc.BackwardCalls > small.CQEs {
 		t.Errorf("a server: %+v", c)
 	}
-	if c := (ClientConfig{Credits: 4096}).withDefaults().within(small); c.ReadDepth != 2 || c.Credits+backwardReceives+1 > small.WRs ||
+	if c := (ClientConfig{Credits: 4096}).withDefaults().within(small); c.ReadDepth != 2 ||
+		c.Credits+backwardReceives+1 > small.WRs ||
 		2*(c.Credits+backwardReceives)+1 > small.CQEs {
 		t.Errorf("a client: %+v", c)
 	}

@@ -19,9 +19,9 @@ import (
 const suffix = ".damaged"
 
 // Open opens the database in the file path, which is made if it is not there. A damaged file
-// is renamed to path with ".damaged" at its end, in the place of an older one, and an empty database is opened
-// instead; damage then says what was wrong, and what was in it is lost. All of the
-// database is read once. The errors are those of bbolt.Open.
+// is renamed to path with ".damaged" at its end, in the place of an older one, and an empty
+// database is opened instead; damage then says what was wrong, and what was in it is lost. All of
+// the database is read once. The errors are those of bbolt.Open.
 func Open(path string, opts *bbolt.Options) (db *bbolt.DB, damage, err error) {
 	damage, err = inspect(path, opts)
 	if err != nil {

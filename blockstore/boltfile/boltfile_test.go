@@ -14,7 +14,10 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-var options = bbolt.Options{Timeout: 50 * time.Millisecond, NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}
+var options = bbolt.Options{
+	Timeout: 50 * time.Millisecond, NoSync: true, NoFreelistSync: true,
+	FreelistType: bbolt.FreelistMapType,
+}
 
 // filled is a database with n keys.
 func filled(t *testing.T, n int) []byte {

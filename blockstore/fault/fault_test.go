@@ -16,7 +16,8 @@ import (
 func TestTransparent(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) blockstore.FS {
 		return fault.New(memfs.New(memfs.Options{RootMode: 0o777}), 1,
-			fault.Rule{Ops: fault.Any, P: 0, Err: blockstore.ErrIO}, fault.Rule{Ops: fault.Any, P: 0.01, Delay: 100 * time.Microsecond})
+			fault.Rule{Ops: fault.Any, P: 0, Err: blockstore.ErrIO},
+			fault.Rule{Ops: fault.Any, P: 0.01, Delay: 100 * time.Microsecond})
 	}, storetest.Options{User: &blockstore.Cred{UID: 1, GID: 1}, AnyUser: true, Root: true, BigDir: 500})
 }
 
@@ -27,7 +28,8 @@ func TestFaults(t *testing.T) {
 	if _, _, _, err := f.Create(nil, root, "f", blockstore.Guarded, nil, [8]byte{}); !errors.Is(err, blockstore.ErrIO) {
 		t.Fatal(err)
 	}
-	f.Set(fault.Rule{Ops: fault.WriteAt | fault.ReadAt, P: 1, Short: true}, fault.Rule{Ops: fault.Commit, P: 1, Err: blockstore.ErrNoSpace})
+	f.Set(fault.Rule{Ops: fault.WriteAt | fault.ReadAt, P: 1, Short: true},
+		fault.Rule{Ops: fault.Commit, P: 1, Err: blockstore.ErrNoSpace})
 	h, _, err := f.Lookup(nil, root, "f")
 	if err != nil {
 		t.Fatalf("the create before its error did not happen: %v", err)

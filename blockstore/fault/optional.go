@@ -43,7 +43,9 @@ func (f *FS) Deallocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) 
 }
 
 // Clone is blockstore.Extents.Clone with faults.
-func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) error {
+func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff,
+	n uint64,
+) error {
 	_, err := extents(f, func(x blockstore.Extents) (struct{}, error) {
 		return struct{}{}, x.Clone(c, from, fromOff, to, toOff, n)
 	})
@@ -51,7 +53,9 @@ func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, t
 }
 
 // Copy is blockstore.Extents.Copy with faults.
-func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) (uint64, error) {
+func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff,
+	n uint64,
+) (uint64, error) {
 	return extents(f, func(x blockstore.Extents) (uint64, error) { return x.Copy(c, from, fromOff, to, toOff, n) })
 }
 

@@ -74,7 +74,9 @@ func (f *FS) GetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 }
 
 // SetACL keeps a copy.
-func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACLKind, l blockstore.ACL) (blockstore.Wcc, error) {
+func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACLKind, l blockstore.ACL) (blockstore.Wcc,
+	error,
+) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, err := f.lookup(h)

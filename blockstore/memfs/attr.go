@@ -18,7 +18,9 @@ func (f *FS) GetAttr(c *blockstore.Cred, h blockstore.Handle) (blockstore.Attr, 
 }
 
 // SetAttr changes attributes, all of s or nothing.
-func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (blockstore.Wcc, error) {
+func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (blockstore.Wcc,
+	error,
+) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, err := f.lookup(h)

@@ -212,7 +212,9 @@ func (f *FS) Clone(*blockstore.Cred, blockstore.Handle, uint64, blockstore.Handl
 }
 
 // Copy copies at most 4 MiB at a time.
-func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, count uint64) (done uint64, err error) {
+func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff,
+	count uint64,
+) (done uint64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	src, err := f.readable(c, from)

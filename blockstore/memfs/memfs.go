@@ -108,7 +108,10 @@ func (f *FS) Close() error { return nil }
 
 // Limits returns the static properties of the store.
 func (f *FS) Limits() blockstore.Limits {
-	return blockstore.Limits{MaxFileSize: maxFileSize, LinkMax: linkMax, NameMax: blockstore.NameMax, WccExact: true, BlockSize: 1, Xattrs: true, ACLs: true}
+	return blockstore.Limits{
+		MaxFileSize: maxFileSize, LinkMax: linkMax, NameMax: blockstore.NameMax, WccExact: true,
+		BlockSize: 1, Xattrs: true, ACLs: true,
+	}
 }
 
 // Stat returns the space and the inodes left under Options.

@@ -128,7 +128,9 @@ func (f *FS) checkExisting(c *blockstore.Cred, n *inode, mode blockstore.CreateM
 }
 
 // make adds a new object to d, checking what every kind of create checks.
-func (f *FS) make(c *blockstore.Cred, d *inode, name string, typ blockstore.FileType, s *blockstore.SetAttr) (*inode, error) {
+func (f *FS) make(c *blockstore.Cred, d *inode, name string, typ blockstore.FileType, s *blockstore.SetAttr) (*inode,
+	error,
+) {
 	if f.opts.ReadOnly {
 		return nil, blockstore.ErrROFS
 	}

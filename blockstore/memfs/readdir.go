@@ -8,7 +8,9 @@ const readDirBatch = 256
 
 // ReadDir lists in the order in which names were made. Cookies stay good over
 // every change of the directory, so the verifier is always zero.
-func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, verf [8]byte, plus bool, emit func(*blockstore.DirEntry) bool) ([8]byte, bool, error) {
+func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, verf [8]byte, plus bool,
+	emit func(*blockstore.DirEntry) bool,
+) ([8]byte, bool, error) {
 	batch := make([]blockstore.DirEntry, 0, readDirBatch)
 	for {
 		var eof bool
@@ -29,7 +31,9 @@ func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, v
 	}
 }
 
-func (f *FS) readBatch(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, plus bool, batch []blockstore.DirEntry) ([]blockstore.DirEntry, bool, error) {
+func (f *FS) readBatch(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, plus bool,
+	batch []blockstore.DirEntry,
+) ([]blockstore.DirEntry, bool, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	d, err := f.lookupDir(dir)

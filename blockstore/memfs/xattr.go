@@ -55,7 +55,9 @@ func (f *FS) GetXattr(c *blockstore.Cred, h blockstore.Handle, name string) ([]b
 const xattrsMax = 1 << 20
 
 // SetXattr makes or changes an attribute.
-func (f *FS) SetXattr(c *blockstore.Cred, h blockstore.Handle, name string, value []byte, mode blockstore.SetXattrMode) (blockstore.Wcc, error) {
+func (f *FS) SetXattr(c *blockstore.Cred, h blockstore.Handle, name string, value []byte,
+	mode blockstore.SetXattrMode,
+) (blockstore.Wcc, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, err := f.xattrsOf(c, h, true)

@@ -39,7 +39,8 @@ func testACLJudged(t *testing.T, opts Options) {
 		{Tag: blockstore.ACLMask, Perm: 6},
 		{Tag: blockstore.ACLOther},
 	}
-	if err := unix.Setxattr(filepath.Join(s.dir, "file"), aclXattr[blockstore.ACLAccess], l.AppendXattr(nil), 0); err != nil {
+	if err := unix.Setxattr(filepath.Join(s.dir, "file"), aclXattr[blockstore.ACLAccess], l.AppendXattr(nil),
+		0); err != nil {
 		t.Fatal(err)
 	}
 	a, err := f.GetAttr(nil, h)
@@ -59,7 +60,8 @@ func testACLJudged(t *testing.T, opts Options) {
 			t.Errorf("%+v: access %x instead of %x, %v", c.who, got, c.want, err)
 		}
 	}
-	if _, err := f.SetACL(&blockstore.Cred{UID: 4242, GID: 4242}, h, blockstore.ACLAccess, nil); err != blockstore.ErrPerm {
+	if _, err := f.SetACL(&blockstore.Cred{UID: 4242, GID: 4242}, h, blockstore.ACLAccess,
+		nil); err != blockstore.ErrPerm {
 		t.Error(err)
 	}
 }

@@ -39,17 +39,29 @@ func TestStreams(t *testing.T) {
 		most float64 // share of the file that is asked for
 		want float64
 	}{
-		"in order":         {each(order(256, 0), func(i uint64) uint64 { return i * mib }), mib, 256 * mib, false, 1, 0.98},
-		"in short reads":   {each(order(2048, 0), func(i uint64) uint64 { return i * 64 * kib }), 64 * kib, 128 * mib, false, 1, 0.98},
-		"16 under way":     {each(order(256, 15), func(i uint64) uint64 { return i * mib }), mib, 256 * mib, false, 1, 0.8},
-		"two streams":      {each(order(256, 3), func(i uint64) uint64 { return (i/2 + i%2*512) * mib }), mib, 1024 * mib, false, 0.3, 0.2},
-		"from the middle":  {each(order(64, 3), func(i uint64) uint64 { return (i + 100) * mib }), mib, 200 * mib, false, 0.4, 0.3},
+		"in order": {each(order(256, 0), func(i uint64) uint64 { return i * mib }), mib, 256 * mib, false, 1, 0.98},
+		"in short reads": {
+			each(order(2048, 0), func(i uint64) uint64 { return i * 64 * kib }), 64 * kib, 128 * mib, false,
+			1, 0.98,
+		},
+		"16 under way": {each(order(256, 15), func(i uint64) uint64 { return i * mib }), mib, 256 * mib, false, 1, 0.8},
+		"two streams": {
+			each(order(256, 3), func(i uint64) uint64 { return (i/2 + i%2*512) * mib }), mib, 1024 * mib,
+			false, 0.3, 0.2,
+		},
+		"from the middle": {
+			each(order(64, 3), func(i uint64) uint64 { return (i + 100) * mib }), mib, 200 * mib, false, 0.4,
+			0.3,
+		},
 		"all in memory":    {each(order(256, 0), func(i uint64) uint64 { return i * mib }), mib, 256 * mib, true, 0, 0},
 		"each other block": {each(order(256, 3), func(i uint64) uint64 { return i * 2 * mib }), mib, 512 * mib, false, 0, 0},
-		"random":           {each(order(4096, 1<<20), func(i uint64) uint64 { return i * mib }), 64 * kib, 4096 * mib, false, 0, 0},
-		"one":              {[]uint64{5 * mib}, mib, 256 * mib, false, 0, 0},
-		"the same twice":   {[]uint64{5 * mib, 5 * mib, 5 * mib}, mib, 256 * mib, false, 0, 0},
-		"the end":          {[]uint64{0, mib, 2 * mib}, mib, 3 * mib, false, 0.34, 0.33},
+		"random": {
+			each(order(4096, 1<<20), func(i uint64) uint64 { return i * mib }), 64 * kib, 4096 * mib, false,
+			0, 0,
+		},
+		"one":            {[]uint64{5 * mib}, mib, 256 * mib, false, 0, 0},
+		"the same twice": {[]uint64{5 * mib, 5 * mib, 5 * mib}, mib, 256 * mib, false, 0, 0},
+		"the end":        {[]uint64{0, mib, 2 * mib}, mib, 3 * mib, false, 0.34, 0.33},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var a ahead

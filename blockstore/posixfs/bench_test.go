@@ -28,7 +28,8 @@ func TestReadAllocs(t *testing.T) {
 	time.Sleep(2 * settled)
 	p := make([]byte, 4096)
 	for name, c := range map[string]*blockstore.Cred{
-		"server": nil, "root": {}, "owner": {UID: uint32(os.Geteuid())}, "other": {UID: 12, GID: 13, Groups: []uint32{14, 15}},
+		"server": nil, "root": {}, "owner": {UID: uint32(os.Geteuid())},
+		"other": {UID: 12, GID: 13, Groups: []uint32{14, 15}},
 	} {
 		for _, nowait := range []bool{false, true} {
 			read := func() {

@@ -62,7 +62,8 @@ func (c *changes) sealNow() {
 	now := time.Now().UnixNano()
 	c.seal(now)
 	var ts unix.Timespec
-	for c.coarse && unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts) == nil && ts.Nano() <= now+int64(sealTime) && now-ts.Nano() < int64(time.Second) {
+	for c.coarse && unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts) == nil && ts.Nano() <= now+int64(sealTime) &&
+		now-ts.Nano() < int64(time.Second) {
 		time.Sleep(time.Millisecond)
 	}
 }

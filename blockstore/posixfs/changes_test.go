@@ -96,13 +96,19 @@ func TestChangesWithinTick(t *testing.T) {
 			return err
 		}, []blockstore.Handle{h}},
 		{"link", func(int) error { _, _, err := f.Link(nil, h, sub, "other"); return err }, []blockstore.Handle{h, sub}},
-		{"rename", func(int) error { _, _, err := f.Rename(nil, sub, "other", root, "third"); return err }, []blockstore.Handle{h, sub, root}},
+		{
+			"rename", func(int) error { _, _, err := f.Rename(nil, sub, "other", root, "third"); return err },
+			[]blockstore.Handle{h, sub, root},
+		},
 		{"remove", func(int) error { _, err := f.Remove(nil, root, "third"); return err }, []blockstore.Handle{h, root}},
 		{"create", func(int) error {
 			_, _, _, err := f.Create(nil, sub, "new", blockstore.Guarded, nil, [8]byte{})
 			return err
 		}, []blockstore.Handle{sub}},
-		{"remove the last name", func(int) error { _, err := f.Remove(nil, sub, "new"); return err }, []blockstore.Handle{sub}},
+		{
+			"remove the last name", func(int) error { _, err := f.Remove(nil, sub, "new"); return err },
+			[]blockstore.Handle{sub},
+		},
 		{"allocate", func(int) error {
 			err := f.Allocate(nil, h, 0, 4096)
 			if err == blockstore.ErrNotSupp {

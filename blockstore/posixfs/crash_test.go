@@ -87,7 +87,8 @@ func crashChild(dir, state string, table bool) {
 		_, _, err = f.Rename(nil, r, name, r, "r"+name)
 		fail(err)
 		fmt.Println(ackRename, id, "r"+name)
-		x, _, _, err := f.Create(nil, r, "x"+name, blockstore.Exclusive, nil, [8]byte{1, byte(i), 3, 4, 5, 6, 7, byte(i >> 8)})
+		x, _, _, err := f.Create(nil, r, "x"+name, blockstore.Exclusive, nil,
+			[8]byte{1, byte(i), 3, 4, 5, 6, 7, byte(i >> 8)})
 		fail(err)
 		fmt.Println(ackExcl, hex.EncodeToString(x.Bytes()), "x"+name)
 	}
@@ -156,7 +157,8 @@ func crashOnce(t *testing.T, opts Options, seed uint64) {
 			}
 			var i int
 			fmt.Sscanf(w[2], "xf%d", &i)
-			again, _, _, err := f.Create(nil, r, w[2], blockstore.Exclusive, nil, [8]byte{1, byte(i), 3, 4, 5, 6, 7, byte(i >> 8)})
+			again, _, _, err := f.Create(nil, r, w[2], blockstore.Exclusive, nil,
+				[8]byte{1, byte(i), 3, 4, 5, 6, 7, byte(i >> 8)})
 			if err != nil || again != h {
 				t.Errorf("the retry of an exclusive create after the crash: %v", err)
 			}

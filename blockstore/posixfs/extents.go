@@ -148,7 +148,9 @@ func (f *FS) both(c *blockstore.Cred, from, to blockstore.Handle, do func(in, ou
 }
 
 // Clone is ioctl FICLONERANGE, where the filesystem has it.
-func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) error {
+func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff,
+	n uint64,
+) error {
 	if err := checkOffsets(fromOff, toOff, n); err != nil {
 		return err
 	}
@@ -174,7 +176,9 @@ func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, t
 
 // Copy is copy_file_range, which shares blocks if the filesystem can. If it cannot, the kernel
 // fills holes with zeros, so that Copy makes the holes itself.
-func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) (done uint64, err error) {
+func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff,
+	n uint64,
+) (done uint64, err error) {
 	if err := checkOffsets(fromOff, toOff, n); err != nil {
 		return 0, err
 	}

@@ -128,7 +128,8 @@ func (d *failingDisk) thin(name string) {
 	must(d.t, err)
 	defer image.Close()
 	for _, x := range m.extents[:m.mapped] {
-		must(d.t, unix.Fallocate(int(image.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(x.physical), int64(x.length)))
+		must(d.t, unix.Fallocate(int(image.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(x.physical),
+			int64(x.length)))
 	}
 }
 
@@ -237,7 +238,8 @@ func TestFailingDisk(t *testing.T) {
 		n, err := unix.Pread(fd, buf, int64(at[1])*block)
 		unix.Close(fd)
 		if err != nil || n != block || !bytes.Equal(buf, content(at[0], at[1])) {
-			t.Errorf("block %d of file %d was said to be stable, and is not on the disk: %d bytes, %x, %v", at[1], at[0], n, buf[:8], err)
+			t.Errorf("block %d of file %d was said to be stable, and is not on the disk: %d bytes, %x, %v", at[1], at[0], n,
+				buf[:8], err)
 		}
 	}
 	t.Logf("%d blocks stable, %d writes failed, %d syncs", len(stable), failed, f.Counters().SyncFailures)

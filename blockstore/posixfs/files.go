@@ -36,7 +36,10 @@ func Descriptors() int {
 // NewFiles divides a number of descriptors. Half of them is for objects, which have up to three
 // each, a sixth for files with locks, and a sixteenth for pinned files.
 func NewFiles(descriptors int) *Files {
-	return &Files{objects: max(descriptors/6, openFilesMin), locks: max(descriptors/6, openFilesMin), pins: max(descriptors/16, openFilesMin)}
+	return &Files{
+		objects: max(descriptors/6, openFilesMin), locks: max(descriptors/6, openFilesMin),
+		pins: max(descriptors/16, openFilesMin),
+	}
 }
 
 // Open returns how many objects are open.

@@ -369,7 +369,8 @@ func FuzzRestore(f *testing.F) {
 		f.Fatal(err)
 	}
 	mode := uint32(0o644)
-	h, _, _, err := first.Create(&blockstore.Cred{}, first.root.h, "a", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
+	h, _, _, err := first.Create(&blockstore.Cred{}, first.root.h, "a", blockstore.Guarded,
+		&blockstore.SetAttr{Mode: &mode}, [8]byte{})
 	if err != nil {
 		f.Fatal(err)
 	}

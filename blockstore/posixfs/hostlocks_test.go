@@ -132,7 +132,8 @@ func TestHostLocks(t *testing.T) {
 	pid := p.cmd.Process.Pid
 
 	p.says("w 0 10", "ok")
-	if in := take(5, 20, false, false); in == nil || *in != (blockstore.HostLock{Start: 0, End: 9, Exclusive: true, PID: pid}) {
+	if in := take(5, 20, false, false); in == nil ||
+		*in != (blockstore.HostLock{Start: 0, End: 9, Exclusive: true, PID: pid}) {
 		t.Errorf("the holder is %+v", in)
 	}
 	if len(f.hostLocks.fds) != 0 {
@@ -151,7 +152,8 @@ func TestHostLocks(t *testing.T) {
 	p.says("w 25 1", "busy")
 	p.says("r 25 1", "ok")
 	p.says("r 30 0", "ok") // to the end, wherever that is
-	if in := take(100, math.MaxUint64, true, false); in == nil || in.Start != 30 || in.End != math.MaxUint64 || in.Exclusive {
+	if in := take(100, math.MaxUint64, true, false); in == nil || in.Start != 30 || in.End != math.MaxUint64 ||
+		in.Exclusive {
 		t.Errorf("the holder is %+v", in)
 	}
 	take(20, 24, true, true)  // its own may become exclusive

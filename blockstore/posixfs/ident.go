@@ -178,7 +178,8 @@ func (t tag) ident(h *blockstore.Handle) (ident, error) {
 		return ident{}, blockstore.ErrStale
 	}
 	id := ident{kind: h.B[0] >> lenBits, n: h.B[0] & (1<<lenBits - 1)}
-	if int(h.Len) != handleHead+int(id.n) || id.n < 2 || id.kind != kindKernel && (id.kind != kindBirth || id.n != birthLen) {
+	if int(h.Len) != handleHead+int(id.n) || id.n < 2 ||
+		id.kind != kindKernel && (id.kind != kindBirth || id.n != birthLen) {
 		return ident{}, blockstore.ErrBadHandle
 	}
 	if tag(h.B[1:handleHead]) != t {

@@ -84,7 +84,8 @@ func canSwitch() bool {
 	if bits, err := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0); err != nil || bits&secNoSetuidFixup != 0 {
 		return false
 	}
-	const need = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_FOWNER
+	const need = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_CHOWN |
+		1<<unix.CAP_FOWNER
 	return data[0].Effective&need == need
 }
 

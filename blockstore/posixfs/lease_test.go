@@ -48,7 +48,8 @@ func (r *leaseRig) make(name string) blockstore.Handle {
 		r.t.Fatal(err)
 	}
 	mode := uint32(0o644)
-	h, _, _, err := r.f.Create(&blockstore.Cred{}, root, name, blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
+	h, _, _, err := r.f.Create(&blockstore.Cred{}, root, name, blockstore.Guarded, &blockstore.SetAttr{Mode: &mode},
+		[8]byte{})
 	if err != nil {
 		r.t.Fatal(err)
 	}

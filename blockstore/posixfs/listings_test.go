@@ -166,7 +166,8 @@ func TestListingsBound(t *testing.T) {
 	}
 	l.put(id(0), &listing{list: make([]known, listingsMax/4)}) // again
 	l.put(id(9), &listing{list: make([]known, listingsMax/2)})
-	if l.n != listingsMax || len(l.of) != 3 || len(l.order) != 3 || l.get(id(1)) != nil || l.get(id(2)) != nil || l.get(id(0)) == nil {
+	if l.n != listingsMax || len(l.of) != 3 || len(l.order) != 3 || l.get(id(1)) != nil || l.get(id(2)) != nil ||
+		l.get(id(0)) == nil {
 		t.Errorf("%d entries of %d directories, order %v", l.n, len(l.of), l.order)
 	}
 	l.drop(id(9), &listing{}) // another one

@@ -73,11 +73,15 @@ func testOverlay(t *testing.T, two bool) {
 		lower = filepath.Join(base, "lower")
 		mount("tmpfs", lower, "tmpfs", "size=4m,mode=755")
 	}
-	for _, d := range []string{filepath.Join(lower, "dir"), filepath.Join(layers, "upper"), filepath.Join(layers, "work")} {
+	for _, d := range []string{
+		filepath.Join(lower, "dir"), filepath.Join(layers, "upper"),
+		filepath.Join(layers, "work"),
+	} {
 		must(t, os.MkdirAll(d, 0o755))
 	}
 	must(t, os.WriteFile(filepath.Join(lower, "dir/file"), []byte("below"), 0o644))
-	mount("overlay", dir, "overlay", "lowerdir="+lower+",upperdir="+layers+"/upper,workdir="+layers+"/work,index=on,nfs_export=on")
+	mount("overlay", dir, "overlay",
+		"lowerdir="+lower+",upperdir="+layers+"/upper,workdir="+layers+"/work,index=on,nfs_export=on")
 
 	open := func() *FS {
 		t.Helper()

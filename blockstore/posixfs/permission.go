@@ -30,7 +30,8 @@ type state struct {
 }
 
 func (d *decision) is(c *blockstore.Cred) bool {
-	return d.asked != 0 && d.uid == c.UID && d.gid == c.GID && d.n == len(c.Groups) && slices.Equal(d.groups[:d.n], c.Groups)
+	return d.asked != 0 && d.uid == c.UID && d.gid == c.GID && d.n == len(c.Groups) &&
+		slices.Equal(d.groups[:d.n], c.Groups)
 }
 
 // may reports whether c has permission want (blockstore.MayRead and so on) on o, whose

@@ -51,7 +51,10 @@ func descriptorsOpen(t *testing.T) int {
 // TestPinned: a pinned file that the host removes stays, in the cache or not, and
 // leaves no descriptor behind.
 func TestPinned(t *testing.T) {
-	for name, opts := range map[string]Options{"handle": {}, "table": {Handles: Server}, "birth": {Handles: Server, forceBirth: true}} {
+	for name, opts := range map[string]Options{
+		"handle": {}, "table": {Handles: Server},
+		"birth": {Handles: Server, forceBirth: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			f := newPinned(t, opts)
 			before := descriptorsOpen(t) - len(f.objects.byH) - 2

@@ -137,7 +137,10 @@ func asNobody(t *testing.T, tests string, caps ...uintptr) {
 	cmd := exec.Command(exe, "-test.run="+tests, "-test.v")
 	cmd.Dir = tmp
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "POSIXFS_CHILD=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody, Groups: []uint32{}}, AmbientCaps: caps}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential:  &syscall.Credential{Uid: nobody, Gid: nobody, Groups: []uint32{}},
+		AmbientCaps: caps,
+	}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("as uid %d: %v\n%s", nobody, err, out)
@@ -150,7 +153,8 @@ func asNobody(t *testing.T, tests string, caps ...uintptr) {
 }
 
 func TestUnprivileged(t *testing.T) {
-	asNobody(t, "TestConformance/(auto|birth)|TestRandom|TestOutside|TestHostRenames|TestUnprivilegedLimits|TestOthersHandles")
+	asNobody(t, "TestConformance/(auto|birth)|TestRandom|TestOutside|TestHostRenames|TestUnprivilegedLimits|"+
+		"TestOthersHandles")
 }
 
 // TestCapabilities: with the capabilities of the unit file the daemon need not be root to act as
@@ -346,12 +350,14 @@ func TestUnprivilegedLimits(t *testing.T) {
 	if !errors.Is(err, blockstore.ErrPerm) {
 		t.Errorf("making a file for another user: %v", err)
 	}
-	h, _, _, err := f.Create(&blockstore.Cred{}, r, "root's", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
+	h, _, _, err := f.Create(&blockstore.Cred{}, r, "root's", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode},
+		[8]byte{})
 	if err != nil {
 		t.Fatalf("making a file for a client's root: %v", err)
 	}
 	uid := uint32(1)
-	if _, err := f.SetAttr(&blockstore.Cred{}, h, &blockstore.SetAttr{UID: &uid}, nil); !errors.Is(err, blockstore.ErrPerm) {
+	if _, err := f.SetAttr(&blockstore.Cred{}, h, &blockstore.SetAttr{UID: &uid}, nil); !errors.Is(err,
+		blockstore.ErrPerm) {
 		t.Errorf("giving a file away: %v", err)
 	}
 	if _, err := Open(f.dir, Options{Identity: Kernel}); err == nil {
@@ -363,7 +369,13 @@ func TestUnprivilegedLimits(t *testing.T) {
 }
 
 func TestRandom(t *testing.T) {
-	users := []*blockstore.Cred{nil, {}, user, {UID: 1001, GID: 1000}, {UID: 1002, GID: 1002, Groups: []uint32{1000, 2000}}}
+	users := []*blockstore.Cred{
+		nil,
+		{},
+		user,
+		{UID: 1001, GID: 1000},
+		{UID: 1002, GID: 1002, Groups: []uint32{1000, 2000}},
+	}
 	if !canSwitch() {
 		users = []*blockstore.Cred{{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}}
 	}
@@ -390,14 +402,22 @@ func TestRandom(t *testing.T) {
 
 func TestErrno(t *testing.T) {
 	for e, want := range map[unix.Errno]error{
-		unix.EPERM: blockstore.ErrPerm, unix.ENOENT: blockstore.ErrNotExist, unix.EIO: blockstore.ErrIO, unix.ENXIO: blockstore.ErrNXIO,
-		unix.EACCES: blockstore.ErrAccess, unix.EEXIST: blockstore.ErrExist, unix.EXDEV: blockstore.ErrXDev, unix.ENODEV: blockstore.ErrNoDev,
-		unix.ENOTDIR: blockstore.ErrNotDir, unix.EISDIR: blockstore.ErrIsDir, unix.EINVAL: blockstore.ErrInval, unix.ELOOP: blockstore.ErrInval,
-		unix.EFBIG: blockstore.ErrFBig, unix.EOVERFLOW: blockstore.ErrFBig, unix.ENOSPC: blockstore.ErrNoSpace, unix.EROFS: blockstore.ErrROFS,
-		unix.EMLINK: blockstore.ErrMLink, unix.ENAMETOOLONG: blockstore.ErrNameTooLong, unix.ENOTEMPTY: blockstore.ErrNotEmpty,
-		unix.EDQUOT: blockstore.ErrQuota, unix.ESTALE: blockstore.ErrStale, unix.EOPNOTSUPP: blockstore.ErrNotSupp, unix.ENOSYS: blockstore.ErrNotSupp,
-		unix.EBUSY: blockstore.ErrAccess, unix.EAGAIN: blockstore.ErrJukebox, unix.EINTR: blockstore.ErrJukebox, unix.ENOMEM: blockstore.ErrJukebox,
-		unix.EMFILE: blockstore.ErrJukebox, unix.ENFILE: blockstore.ErrJukebox, unix.ETXTBSY: blockstore.ErrJukebox, unix.ETIMEDOUT: blockstore.ErrJukebox,
+		unix.EPERM: blockstore.ErrPerm, unix.ENOENT: blockstore.ErrNotExist, unix.EIO: blockstore.ErrIO,
+		unix.ENXIO:  blockstore.ErrNXIO,
+		unix.EACCES: blockstore.ErrAccess, unix.EEXIST: blockstore.ErrExist, unix.EXDEV: blockstore.ErrXDev,
+		unix.ENODEV:  blockstore.ErrNoDev,
+		unix.ENOTDIR: blockstore.ErrNotDir, unix.EISDIR: blockstore.ErrIsDir, unix.EINVAL: blockstore.ErrInval,
+		unix.ELOOP: blockstore.ErrInval,
+		unix.EFBIG: blockstore.ErrFBig, unix.EOVERFLOW: blockstore.ErrFBig, unix.ENOSPC: blockstore.ErrNoSpace,
+		unix.EROFS:  blockstore.ErrROFS,
+		unix.EMLINK: blockstore.ErrMLink, unix.ENAMETOOLONG: blockstore.ErrNameTooLong,
+		unix.ENOTEMPTY: blockstore.ErrNotEmpty,
+		unix.EDQUOT:    blockstore.ErrQuota, unix.ESTALE: blockstore.ErrStale, unix.EOPNOTSUPP: blockstore.ErrNotSupp,
+		unix.ENOSYS: blockstore.ErrNotSupp,
+		unix.EBUSY:  blockstore.ErrAccess, unix.EAGAIN: blockstore.ErrJukebox, unix.EINTR: blockstore.ErrJukebox,
+		unix.ENOMEM: blockstore.ErrJukebox,
+		unix.EMFILE: blockstore.ErrJukebox, unix.ENFILE: blockstore.ErrJukebox, unix.ETXTBSY: blockstore.ErrJukebox,
+		unix.ETIMEDOUT: blockstore.ErrJukebox,
 	} {
 		if got := mapErr(e); got != want {
 			t.Errorf("%v is %v, want %v", e, got, want)

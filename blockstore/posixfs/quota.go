@@ -31,7 +31,8 @@ const (
 // getQuota returns the quota of a user in the filesystem of a descriptor, which may be O_PATH
 // (quotactl_fd(2), since Linux 5.14).
 func getQuota(fd int, uid uint32) (d dqblk, err error) {
-	_, _, e := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), quotaGet<<8|quotaUser, uintptr(uid), uintptr(unsafe.Pointer(&d)), 0, 0)
+	_, _, e := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), quotaGet<<8|quotaUser, uintptr(uid),
+		uintptr(unsafe.Pointer(&d)), 0, 0)
 	if e != 0 {
 		return d, e
 	}

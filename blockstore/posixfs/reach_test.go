@@ -156,7 +156,10 @@ func TestMountPoint(t *testing.T) {
 
 // TestHostRenames moves things behind the server's back.
 func TestHostRenames(t *testing.T) {
-	for name, opts := range map[string]Options{"auto": {}, "table": {Handles: Server}, "birth": {Handles: Server, forceBirth: true}} {
+	for name, opts := range map[string]Options{
+		"auto": {}, "table": {Handles: Server},
+		"birth": {Handles: Server, forceBirth: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, opts)
 			f := s.open(t)
@@ -225,7 +228,8 @@ func FuzzHandle(f *testing.F) {
 		if err == nil && [handleHead]byte(h.B[:]) != [handleHead]byte(r.B[:]) {
 			t.Fatalf("handle %x of another export accepted", b)
 		}
-		if err != nil && !errors.Is(err, blockstore.ErrStale) && !errors.Is(err, blockstore.ErrBadHandle) && !errors.Is(err, blockstore.ErrJukebox) {
+		if err != nil && !errors.Is(err, blockstore.ErrStale) && !errors.Is(err, blockstore.ErrBadHandle) &&
+			!errors.Is(err, blockstore.ErrJukebox) {
 			t.Fatalf("handle %x: %v", b, err)
 		}
 	})

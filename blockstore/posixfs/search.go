@@ -41,7 +41,8 @@ func (t *byTable) search(id *ident) (int, error) {
 	}
 	t.fs.count.searchMisses.Add(1)
 	if w.left <= 0 {
-		t.fs.log.Warn("a moved file was not found within the bound of the search", "export", t.fs.dir, "entries", t.fs.opts.SearchEntries)
+		t.fs.log.Warn("a moved file was not found within the bound of the search", "export", t.fs.dir, "entries",
+			t.fs.opts.SearchEntries)
 	}
 	t.mu.Lock()
 	if len(t.missed) >= missMax {
@@ -68,7 +69,8 @@ func (w *walk) run() error {
 	for len(w.queue) > 0 && w.fd < 0 && w.left > 0 {
 		dir := w.queue[0]
 		w.queue = w.queue[1:]
-		if err := w.list(&dir, buf); err != nil && !errors.Is(err, blockstore.ErrStale) && !errors.Is(err, blockstore.ErrAccess) {
+		if err := w.list(&dir, buf); err != nil && !errors.Is(err, blockstore.ErrStale) &&
+			!errors.Is(err, blockstore.ErrAccess) {
 			return err
 		}
 	}

@@ -163,7 +163,8 @@ func BenchmarkStable(b *testing.B) {
 			root, _ := f.Root()
 			mode := uint32(0o644)
 			for i := range files {
-				h, _, _, err := f.Create(nil, root, fmt.Sprint(i), blockstore.Unchecked, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
+				h, _, _, err := f.Create(nil, root, fmt.Sprint(i), blockstore.Unchecked, &blockstore.SetAttr{Mode: &mode},
+					[8]byte{})
 				must(b, err)
 				_, _, _, err = f.WriteAt(nil, h, make([]byte, 1<<20), 0, blockstore.FileSync)
 				must(b, err)

@@ -102,7 +102,8 @@ func TestSyncModel(t *testing.T) {
 		})
 	}
 	if failed == 0 || changed == 0 || kept == 0 {
-		t.Errorf("%d calls failed, %d writes saw another verifier, %d were committed: a case is missing", failed, changed, kept)
+		t.Errorf("%d calls failed, %d writes saw another verifier, %d were committed: a case is missing", failed, changed,
+			kept)
 	}
 }
 

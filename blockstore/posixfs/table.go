@@ -91,7 +91,8 @@ func openTable(f *FS, root ident) (*byTable, error) {
 			f.log.Warn("the table of locations was damaged and starts empty", "error", damage)
 		}
 		if errors.Is(err, bolterrors.ErrTimeout) {
-			return nil, fmt.Errorf("%s is in use by another process: two servers cannot export the same directory with one state directory", path)
+			return nil, fmt.Errorf("%s is in use by another process: two servers cannot export the same directory with one "+
+				"state directory", path)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("opening the table of locations: %w", err)
@@ -103,7 +104,8 @@ func openTable(f *FS, root ident) (*byTable, error) {
 }
 
 func openPlaces(path string) (db *bolt.DB, damage, err error) {
-	db, damage, err = boltfile.Open(path, &bolt.Options{Timeout: lockWait, NoFreelistSync: true, FreelistType: bolt.FreelistMapType})
+	db, damage, err = boltfile.Open(path,
+		&bolt.Options{Timeout: lockWait, NoFreelistSync: true, FreelistType: bolt.FreelistMapType})
 	if err != nil {
 		return nil, nil, err
 	}

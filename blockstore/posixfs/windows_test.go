@@ -90,7 +90,8 @@ func (r *mapRig) count(n, users int) {
 		idle--
 	}
 	if w.n != n || len(w.byAt) != n || sum != users || idle != 0 {
-		r.Errorf("%d windows, %d of them known, %d users, %d not in order; want %d with %d users", w.n, len(w.byAt), sum, idle, n, users)
+		r.Errorf("%d windows, %d of them known, %d users, %d not in order; want %d with %d users", w.n, len(w.byAt), sum,
+			idle, n, users)
 	}
 }
 
@@ -207,7 +208,10 @@ func TestMapChanges(t *testing.T) {
 			append(bytes.Clone(old[:100001]), make([]byte, n-100001)...), old[:100001],
 		},
 		{"emptied", func(p string) error { return os.Truncate(p, 0) }, make([]byte, n), nil},
-		{"longer", func(p string) error { return os.WriteFile(p, pattern(2, 0, 2*n), 0o600) }, pattern(2, 0, n), pattern(2, 0, 2*n)},
+		{
+			"longer", func(p string) error { return os.WriteFile(p, pattern(2, 0, 2*n), 0o600) }, pattern(2, 0, n),
+			pattern(2, 0, 2*n),
+		},
 		{"removed", os.Remove, old, nil},
 		{"replaced", func(p string) error {
 			if err := os.WriteFile(p+"2", pattern(3, 0, n), 0o600); err != nil {

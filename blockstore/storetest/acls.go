@@ -11,7 +11,9 @@ func aclEntry(tag blockstore.ACLTag, perm uint16, id uint32) blockstore.ACLEntry
 	return blockstore.ACLEntry{Tag: tag, Perm: perm, ID: id}
 }
 
-func aclOf(owner uint16, users []blockstore.ACLEntry, group uint16, groups []blockstore.ACLEntry, mask, other uint16) blockstore.ACL {
+func aclOf(owner uint16, users []blockstore.ACLEntry, group uint16, groups []blockstore.ACLEntry, mask,
+	other uint16,
+) blockstore.ACL {
 	l := blockstore.ACL{aclEntry(blockstore.ACLUserObj, owner, 0)}
 	l = append(append(l, users...), aclEntry(blockstore.ACLGroupObj, group, 0))
 	return append(append(l, groups...), aclEntry(blockstore.ACLMask, mask, 0), aclEntry(blockstore.ACLOther, other, 0))
@@ -33,7 +35,8 @@ func testACLs(e *env) {
 		before := e.attr(h)
 		w, err := x.SetACL(nil, h, kind, l)
 		e.ok(err)
-		e.wantNot(!w.Pre.Known || !w.Post.Known || w.Pre.Mode != before.Mode || w.Post.Ctime.Before(w.Pre.Ctime), "consistency data %+v", w)
+		e.wantNot(!w.Pre.Known || !w.Post.Known || w.Pre.Mode != before.Mode || w.Post.Ctime.Before(w.Pre.Ctime),
+			"consistency data %+v", w)
 	}
 	is := func(h blockstore.Handle, kind blockstore.ACLKind, want blockstore.ACL) {
 		e.Helper()
@@ -65,7 +68,11 @@ func testACLs(e *env) {
 		e.wantNot(get(h, blockstore.ACLAccess) != nil, "an ACL was not removed")
 		mode(h, 0o764)
 		set(h, blockstore.ACLAccess, nil)
-		for _, bad := range []blockstore.ACL{{}, full[:3], full[1:], append(slices.Clone(full), full[0]), slices.Concat(full[:len(full)-2], full[len(full)-1:])} {
+		for _, bad := range []blockstore.ACL{
+			{},
+			full[:3], full[1:], append(slices.Clone(full), full[0]),
+			slices.Concat(full[:len(full)-2], full[len(full)-1:]),
+		} {
 			e.want(second(x.SetACL(nil, h, blockstore.ACLAccess, bad)), blockstore.ErrInval)
 		}
 	}

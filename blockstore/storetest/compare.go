@@ -72,8 +72,10 @@ type comparison struct {
 }
 
 var classes = []error{
-	blockstore.ErrPerm, blockstore.ErrNotExist, blockstore.ErrAccess, blockstore.ErrExist, blockstore.ErrNotDir, blockstore.ErrIsDir,
-	blockstore.ErrInval, blockstore.ErrFBig, blockstore.ErrNotEmpty, blockstore.ErrStale, blockstore.ErrNotSync, blockstore.ErrNameTooLong,
+	blockstore.ErrPerm, blockstore.ErrNotExist, blockstore.ErrAccess, blockstore.ErrExist, blockstore.ErrNotDir,
+	blockstore.ErrIsDir,
+	blockstore.ErrInval, blockstore.ErrFBig, blockstore.ErrNotEmpty, blockstore.ErrStale, blockstore.ErrNotSync,
+	blockstore.ErrNameTooLong,
 }
 
 func class(err error) error {
@@ -263,7 +265,9 @@ func (n *node) resize(size int) {
 }
 
 // create runs a create on both and brings the model along.
-func (c *comparison) create(d *node, name string, typ blockstore.FileType, size *uint64, op func(*side) (blockstore.Handle, blockstore.Attr, error)) {
+func (c *comparison) create(d *node, name string, typ blockstore.FileType, size *uint64,
+	op func(*side) (blockstore.Handle, blockstore.Attr, error),
+) {
 	var h [2]blockstore.Handle
 	if c.both(func(f *side) (err error) { h[f.i], _, err = op(f); return err }) != nil {
 		return
@@ -308,7 +312,8 @@ func (c *comparison) check(u *blockstore.Cred, n *node) {
 	if n.links == 0 {
 		c.Fatalf("step %d, after %s: an object without names is there", c.step, c.what)
 	}
-	if a[0].Type != a[1].Type || a[0].Mode != a[1].Mode || a[0].UID != a[1].UID || a[0].GID != a[1].GID || a[0].NLink != a[1].NLink ||
+	if a[0].Type != a[1].Type || a[0].Mode != a[1].Mode || a[0].UID != a[1].UID || a[0].GID != a[1].GID ||
+		a[0].NLink != a[1].NLink ||
 		(n.typ != blockstore.TypeDir && a[0].Size != a[1].Size) {
 		c.Fatalf("step %d, after %s:\n%+v\n%+v", c.step, c.what, a[0], a[1])
 	}

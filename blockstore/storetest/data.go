@@ -18,14 +18,23 @@ func testReadWrite(e *env) {
 		n    int
 		eof  bool
 		want string
-	}{{0, 4, false, "0123"}, {4, 4, false, "4567"}, {6, 4, true, "6789"}, {8, 2, true, "89"}, {10, 0, true, ""}, {1 << 40, 0, true, ""}, {1<<64 - 1, 0, true, ""}} {
+	}{
+		{0, 4, false, "0123"},
+		{4, 4, false, "4567"},
+		{6, 4, true, "6789"},
+		{8, 2, true, "89"},
+		{10, 0, true, ""},
+		{1 << 40, 0, true, ""},
+		{1<<64 - 1, 0, true, ""},
+	} {
 		n, eof, err := e.ReadAt(nil, f, buf, r.off, false)
 		e.ok(err)
 		e.wantNot(n != r.n || eof != r.eof || string(buf[:n]) != r.want, "read at %d: %d %v %q", r.off, n, eof, buf[:n])
 		n, eof, err = e.ReadAt(nil, f, buf, r.off, true)
 		if !errors.Is(err, blockstore.ErrWouldBlock) {
 			e.ok(err)
-			e.wantNot(n != r.n || eof != r.eof || string(buf[:n]) != r.want, "nowait read at %d: %d %v %q", r.off, n, eof, buf[:n])
+			e.wantNot(n != r.n || eof != r.eof || string(buf[:n]) != r.want, "nowait read at %d: %d %v %q", r.off, n, eof,
+				buf[:n])
 		}
 	}
 	n, eof, err := e.ReadAt(nil, f, nil, 0, false)
@@ -57,7 +66,8 @@ func testSparse(e *env) {
 	buf := bytes.Repeat([]byte{0xee}, 100)
 	n, eof, err := e.ReadAt(nil, f, buf, far-96, false)
 	e.ok(err)
-	e.wantNot(n != 100 || !eof || !bytes.Equal(buf, append(make([]byte, 96), "tail"...)), "around the end: %d %v %q", n, eof, buf)
+	e.wantNot(n != 100 || !eof || !bytes.Equal(buf, append(make([]byte, 96), "tail"...)), "around the end: %d %v %q", n,
+		eof, buf)
 	n, eof, err = e.ReadAt(nil, f, buf, 1<<32, false)
 	e.ok(err)
 	e.wantNot(n != 100 || eof || !bytes.Equal(buf, make([]byte, 100)), "the hole is not zeros")
@@ -101,7 +111,10 @@ func testWriteNowait(e *env) {
 	e.want(err, blockstore.ErrWouldBlock)
 	e.wantNot(e.get(nil, f) != "0123456789", "content %q", e.get(nil, f))
 	want := []byte("0123456789")
-	for i, how := range []blockstore.Stability{blockstore.Unstable, blockstore.DataSync, blockstore.FileSync, blockstore.Unstable} {
+	for i, how := range []blockstore.Stability{
+		blockstore.Unstable, blockstore.DataSync, blockstore.FileSync,
+		blockstore.Unstable,
+	} {
 		p := bytes.Repeat([]byte{byte('a' + i)}, 3+7*i)
 		off := uint64(2 + 3*i)
 		before := e.attr(f)
@@ -111,11 +124,13 @@ func testWriteNowait(e *env) {
 		}
 		e.ok(err)
 		e.wantNot(n != len(p) || committed < how, "wrote %d as stable as %d, asked %d", n, committed, how)
-		e.wantNot(!w.Pre.Known || w.Pre.Size != before.Size || !w.Pre.Mtime.Equal(before.Mtime), "before: %+v, want %+v", w.Pre, before)
+		e.wantNot(!w.Pre.Known || w.Pre.Size != before.Size || !w.Pre.Mtime.Equal(before.Mtime), "before: %+v, want %+v",
+			w.Pre, before)
 		want = append(want[:off], append(p, want[min(int(off)+len(p), len(want)):]...)...)
 		e.wantNot(e.get(nil, f) != string(want), "content %q, want %q", e.get(nil, f), want)
 		after := e.attr(f)
-		e.wantNot(!w.Post.Known || w.Post.Size != after.Size || !w.Post.Mtime.Equal(after.Mtime), "after: %+v, want %+v", w.Post, after)
+		e.wantNot(!w.Post.Known || w.Post.Size != after.Size || !w.Post.Mtime.Equal(after.Mtime), "after: %+v, want %+v",
+			w.Post, after)
 	}
 }
 
@@ -170,7 +185,8 @@ func testWcc(e *env) {
 		e.wantNot(!w.Post.Known || w.Post.Attr != after, "%s: post %+v, want %+v", what, w.Post, after)
 	}
 	a := e.attr(e.root)
-	f, fa, w, err := e.Create(nil, e.root, "f", blockstore.Guarded, &blockstore.SetAttr{Mode: ptr(uint32(0o644))}, [8]byte{})
+	f, fa, w, err := e.Create(nil, e.root, "f", blockstore.Guarded, &blockstore.SetAttr{Mode: ptr(uint32(0o644))},
+		[8]byte{})
 	e.ok(err)
 	check("create", a, w, e.root)
 	e.wantNot(fa != e.attr(f), "attributes of create differ")
@@ -204,5 +220,6 @@ func testWcc(e *env) {
 func testStat(e *env) {
 	s, err := e.Stat(nil, e.root)
 	e.ok(err)
-	e.wantNot(s.TotalBytes == 0 || s.AvailBytes > s.TotalBytes || s.FreeBytes > s.TotalBytes || s.FreeFiles > s.TotalFiles, "%+v", s)
+	e.wantNot(s.TotalBytes == 0 || s.AvailBytes > s.TotalBytes || s.FreeBytes > s.TotalBytes || s.FreeFiles > s.TotalFiles,
+		"%+v", s)
 }

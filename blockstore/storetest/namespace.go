@@ -42,7 +42,8 @@ func testCreateModes(e *env) {
 	a := e.attr(f)
 	e.wantNot(a.Mode != 0o600 || a.Type != blockstore.TypeReg || a.Size != 5 || a.NLink != 1, "attributes %+v", a)
 	e.want(fourth(e.Create(nil, e.root, "f", blockstore.Guarded, nil, [8]byte{})), blockstore.ErrExist)
-	h, a, _, err := e.Create(nil, e.root, "f", blockstore.Unchecked, &blockstore.SetAttr{Mode: ptr(uint32(0o777))}, [8]byte{})
+	h, a, _, err := e.Create(nil, e.root, "f", blockstore.Unchecked, &blockstore.SetAttr{Mode: ptr(uint32(0o777))},
+		[8]byte{})
 	e.ok(err)
 	e.wantNot(h != f || a.Mode != 0o600 || a.Size != 5, "an unchecked create changed more than the size: %+v", a)
 	_, a, _, err = e.Create(nil, e.root, "f", blockstore.Unchecked, &blockstore.SetAttr{Size: ptr(uint64(0))}, [8]byte{})
@@ -58,7 +59,8 @@ func testCreateModes(e *env) {
 	for _, m := range []blockstore.CreateMode{blockstore.Guarded, blockstore.Unchecked, blockstore.Exclusive} {
 		e.want(fourth(e.Create(nil, e.root, "d", m, nil, [8]byte{})), blockstore.ErrExist)
 	}
-	_, a, _, err = e.Create(nil, e.root, "sized", blockstore.Unchecked, &blockstore.SetAttr{Size: ptr(uint64(1000))}, [8]byte{})
+	_, a, _, err = e.Create(nil, e.root, "sized", blockstore.Unchecked, &blockstore.SetAttr{Size: ptr(uint64(1000))},
+		[8]byte{})
 	e.ok(err)
 	e.wantNot(a.Size != 1000, "size %d", a.Size)
 }
@@ -86,7 +88,10 @@ func testExclusive(e *env) {
 		e.ok(err)
 		e.wantNot(again != h, "the retry after a restart made another file")
 	}
-	_, err = e.SetAttr(nil, h, &blockstore.SetAttr{Mode: ptr(uint32(0o644)), AtimeHow: blockstore.TimeServer, MtimeHow: blockstore.TimeServer}, nil)
+	_, err = e.SetAttr(nil, h, &blockstore.SetAttr{
+		Mode: ptr(uint32(0o644)), AtimeHow: blockstore.TimeServer,
+		MtimeHow: blockstore.TimeServer,
+	}, nil)
 	e.ok(err)
 	e.want(fourth(e.Create(nil, e.root, "x", blockstore.Exclusive, nil, v1)), blockstore.ErrExist)
 }
@@ -115,7 +120,8 @@ func testDirs(e *env) {
 
 func testSymlinks(e *env) {
 	for name, target := range map[string]string{
-		"rel": "../../etc/passwd", "abs": "/etc/passwd", "self": "self", "bytes": "\xff\xfe/\x01", "long": strings.Repeat("t/", 1000),
+		"rel": "../../etc/passwd", "abs": "/etc/passwd", "self": "self", "bytes": "\xff\xfe/\x01",
+		"long": strings.Repeat("t/", 1000),
 	} {
 		h, a, _, err := e.Symlink(nil, e.root, name, target, nil)
 		e.ok(err)
@@ -250,7 +256,8 @@ func testBadNames(e *env) {
 
 func testNames(e *env) {
 	names := []string{
-		"\xff\xfe\x80", "\x01\n\t", " ", "...", "-rf", "*", "naïve", "\xed\xa0\x80", strings.Repeat("ü", 127) + "x", strings.Repeat("z", 255),
+		"\xff\xfe\x80", "\x01\n\t", " ", "...", "-rf", "*", "naïve", "\xed\xa0\x80", strings.Repeat("ü", 127) + "x",
+		strings.Repeat("z", 255),
 	}
 	for _, n := range names {
 		h := e.mkfile(nil, e.root, n, 0o644, n)

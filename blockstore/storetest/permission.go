@@ -214,7 +214,14 @@ func testAccess(e *env) {
 			e.wantNot(one != who.want&1, "bits that were not asked: %#x", one)
 		}
 	}
-	for _, tc := range []struct{ mode, want uint32 }{{0o700, 0}, {0o704, 1}, {0o701, 2}, {0o703, 2 | 4 | 8 | 16}, {0o702, 0}, {0o707, 0x1f}} {
+	for _, tc := range []struct{ mode, want uint32 }{
+		{0o700, 0},
+		{0o704, 1},
+		{0o701, 2},
+		{0o703, 2 | 4 | 8 | 16},
+		{0o702, 0},
+		{0o707, 0x1f},
+	} {
 		h := e.mkdir(u, e.root, "dir"+numbered(int(tc.mode)), tc.mode)
 		got, _, err := e.Access(Other, h, all)
 		e.ok(err)

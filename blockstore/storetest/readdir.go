@@ -49,7 +49,8 @@ func testReadDir(e *env) {
 			return true
 		})
 		e.ok(err)
-		e.wantNot(!eof || len(rest) != len(all)-mid-1, "after the restart %d entries follow, want %d", len(rest), len(all)-mid-1)
+		e.wantNot(!eof || len(rest) != len(all)-mid-1, "after the restart %d entries follow, want %d", len(rest),
+			len(all)-mid-1)
 		for i, n := range rest {
 			e.wantNot(n != all[mid+1+i].Name, "after the restart the order is another")
 		}

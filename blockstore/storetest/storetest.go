@@ -136,7 +136,9 @@ func (e *env) chmod(c *blockstore.Cred, h blockstore.Handle, mode uint32) {
 	e.ok(second(e.SetAttr(c, h, &blockstore.SetAttr{Mode: &mode}, nil)))
 }
 
-func (e *env) mkfile(c *blockstore.Cred, dir blockstore.Handle, name string, mode uint32, data string) blockstore.Handle {
+func (e *env) mkfile(c *blockstore.Cred, dir blockstore.Handle, name string, mode uint32,
+	data string,
+) blockstore.Handle {
 	e.Helper()
 	h, _, _, err := e.Create(c, dir, name, blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
 	if err != nil {

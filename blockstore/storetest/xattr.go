@@ -28,7 +28,8 @@ func testXattrs(e *env) {
 		before := e.attr(h)
 		w, err := x.SetXattr(nil, h, name, []byte(value), mode)
 		if err == nil {
-			e.wantNot(!w.Pre.Known || !w.Post.Known || w.Pre.Attr != before || w.Post.Attr != e.attr(h), "consistency data %+v, was %+v", w, before)
+			e.wantNot(!w.Pre.Known || !w.Post.Known || w.Pre.Attr != before || w.Post.Attr != e.attr(h),
+				"consistency data %+v, was %+v", w, before)
 			e.wantNot(w.Post.Mtime != before.Mtime, "mtime changed")
 		}
 		return err
@@ -51,7 +52,8 @@ func testXattrs(e *env) {
 	e.wantNot(!slices.Equal(list(f), []string{"two/2"}), "listed %q", list(f))
 	e.want(set(f, strings.Repeat("n", blockstore.XattrNameMax+1), "x", blockstore.XattrEither), blockstore.ErrNameTooLong)
 	e.ok(set(f, strings.Repeat("n", blockstore.XattrNameMax), "x", blockstore.XattrEither))
-	e.want(set(f, "big", strings.Repeat("v", blockstore.XattrValueMax+1), blockstore.XattrEither), blockstore.ErrXattrTooBig)
+	e.want(set(f, "big", strings.Repeat("v", blockstore.XattrValueMax+1), blockstore.XattrEither),
+		blockstore.ErrXattrTooBig)
 
 	d := e.mkdir(nil, e.root, "d", 0o755)
 	e.ok(set(d, "of a directory", "v", blockstore.XattrEither))

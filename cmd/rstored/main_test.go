@@ -188,7 +188,8 @@ func TestLife(t *testing.T) {
 	told("RELOADING=1")
 	told("READY=1")
 	count(1)
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(out.String(), "exprots"); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(out.String(),
+		"exprots"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) { // what it writes is on its way for a moment
 			t.Fatal("the log does not say what is wrong with the new file")
 		}
@@ -209,7 +210,8 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestHangupBeforeServing: whoever asks for a reload while a process is about to take over does not end it.
+// TestHangupBeforeServing: whoever asks for a reload while a process is about to take over does not
+// end it.
 func TestHangupBeforeServing(t *testing.T) {
 	dir := t.TempDir()
 	state, sock := filepath.Join(dir, "state"), filepath.Join(dir, "c.sock")

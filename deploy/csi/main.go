@@ -1,6 +1,7 @@
 // Command rstored-csi is the driver of the Container Storage Interface for rstored: volumes are
-// directories below an export. The same program is the plugin of the controller, which makes and removes
-// directories by NFS of its own, and of the nodes, which mount them with the kernel's client.
+// directories below an export. The same program is the plugin of the controller, which makes and
+// removes directories by NFS of its own, and of the nodes, which mount them with the kernel's
+// client.
 package main
 
 import (

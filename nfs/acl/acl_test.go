@@ -17,10 +17,14 @@ import (
 // The letters of nfs4_acl(5).
 var (
 	maskLetters = map[rune]uint32{
-		'r': ReadData, 'w': WriteData, 'a': AppendData, 'n': 0x8, 'N': 0x10, 'x': Execute, 'D': DeleteChild, 't': ReadAttributes,
+		'r': ReadData, 'w': WriteData, 'a': AppendData, 'n': 0x8, 'N': 0x10, 'x': Execute, 'D': DeleteChild,
+		't': ReadAttributes,
 		'T': WriteAttributes, 'd': 0x10000, 'c': ReadACL, 'C': WriteACL, 'o': 0x80000, 'y': Synchronize,
 	}
-	flagLetters = map[rune]uint32{'f': FileInherit, 'd': DirInherit, 'n': NoPropagate, 'i': InheritOnly, 'S': 0x10, 'F': 0x20, 'g': IdentifierGroup}
+	flagLetters = map[rune]uint32{
+		'f': FileInherit, 'd': DirInherit, 'n': NoPropagate, 'i': InheritOnly, 'S': 0x10,
+		'F': 0x20, 'g': IdentifierGroup,
+	}
 	typeLetters = map[string]uint32{"A": Allow, "D": Deny, "U": 2, "L": 3}
 )
 
@@ -155,8 +159,14 @@ func TestToPOSIX(t *testing.T) {
 		{list: "D:g:GROUP@:r A::OWNER@:r A::5:r A::EVERYONE@:rx", access: "u::--x u:5:--x g::--x m::--x o::r-x"},
 		{list: "D:g:8:x A::EVERYONE@:rx", access: "u::r-- g::r-- g:8:r-- m::r-- o::r-x"},
 		// Who is met later begins with what everyone has.
-		{list: "A::EVERYONE@:r A::30:wa A:g:20:x A::10:x A:g:5:r", access: "u::r-- u:10:r-x u:30:rw- g::r-- g:5:r-- g:20:r-x m::rwx o::r--"},
-		{list: "A:fd:7:rx A::OWNER@:rwaDx", dir: true, access: "u::rwx u:7:r-x g::--- m::r-x o::---", inherit: "u::--- u:7:r-x g::--- m::r-x o::---"},
+		{
+			list:   "A::EVERYONE@:r A::30:wa A:g:20:x A::10:x A:g:5:r",
+			access: "u::r-- u:10:r-x u:30:rw- g::r-- g:5:r-- g:20:r-x m::rwx o::r--",
+		},
+		{
+			list: "A:fd:7:rx A::OWNER@:rwaDx", dir: true, access: "u::rwx u:7:r-x g::--- m::r-x o::---",
+			inherit: "u::--- u:7:r-x g::--- m::r-x o::---",
+		},
 		{list: "A:fi:OWNER@:rx A:d:GROUP@:x", dir: true, access: "u::--- g::--x o::---", inherit: "u::r-x g::--x o::---"},
 		{list: "A:i:EVERYONE@:r", access: "u::r-- g::r-- o::r--"},
 		{list: "A:f:EVERYONE@:r", fails: true},
@@ -172,7 +182,8 @@ func TestToPOSIX(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || !slices.Equal(access, posix(t, c.access)) || !slices.Equal(inherit, posix(t, c.inherit)) || (inherit == nil) != (c.inherit == "") {
+		if err != nil || !slices.Equal(access, posix(t, c.access)) || !slices.Equal(inherit, posix(t, c.inherit)) ||
+			(inherit == nil) != (c.inherit == "") {
 			t.Errorf("%s: %v, %v, %v", c.list, access, inherit, err)
 		}
 	}
@@ -256,12 +267,21 @@ func TestRoundTrip(t *testing.T) {
 		}
 		list := FromPOSIX(access, inherit, dir)
 		a, i, err := ToPOSIX(list, dir)
-		if err != nil || a.Check() != nil || !slices.Equal(effective(a), effective(access)) || !slices.Equal(effective(i), effective(inherit)) {
+		if err != nil || a.Check() != nil || !slices.Equal(effective(a), effective(access)) ||
+			!slices.Equal(effective(i), effective(inherit)) {
 			t.Fatalf("%v, %v became %v, %v by %+v: %v", access, inherit, a, i, list, err)
 		}
-		attr := blockstore.Attr{Type: blockstore.TypeReg, Mode: access.Mode(), UID: uint32(1 + r.IntN(5)), GID: uint32(r.IntN(5)), ACL: &access}
+		attr := blockstore.Attr{
+			Type: blockstore.TypeReg, Mode: access.Mode(), UID: uint32(1 + r.IntN(5)),
+			GID: uint32(r.IntN(5)), ACL: &access,
+		}
 		c := &blockstore.Cred{UID: uint32(1 + r.IntN(5)), GID: uint32(r.IntN(5)), Groups: []uint32{uint32(r.IntN(5))}}
-		for _, p := range []struct{ perm, bit uint32 }{{blockstore.MayRead, ReadData}, {blockstore.MayWrite, WriteData}, {blockstore.MayWrite, AppendData}, {blockstore.MayExec, Execute}} {
+		for _, p := range []struct{ perm, bit uint32 }{
+			{blockstore.MayRead, ReadData},
+			{blockstore.MayWrite, WriteData},
+			{blockstore.MayWrite, AppendData},
+			{blockstore.MayExec, Execute},
+		} {
 			if got, want := allows(list, c, attr.UID, attr.GID, p.bit), c.May(&attr, p.perm); got != want {
 				t.Fatalf("%v of %d:%d: %+v may %d: %t by the ACEs %+v", access, attr.UID, attr.GID, c, p.perm, got, list)
 			}
@@ -343,7 +363,12 @@ func TestWire(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	var e xdr.Encoder
-	Encode(&e, []ACE{{Type: Deny, Mask: Execute, Who: Owner}, {Mask: ReadData, ID: 7}, {Flags: IdentifierGroup, ID: 9}, {Who: Everyone, Flags: inheritance}}, appendNumber)
+	Encode(&e, []ACE{
+		{Type: Deny, Mask: Execute, Who: Owner},
+		{Mask: ReadData, ID: 7},
+		{Flags: IdentifierGroup, ID: 9},
+		{Who: Everyone, Flags: inheritance},
+	}, appendNumber)
 	f.Add(e.B)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := xdr.NewDecoder(b)

@@ -32,8 +32,8 @@ func read(e *xdr.Encoder, n uint32) {
 	e.Uint32(n)
 }
 
-// TestCompoundPlans: the data of compounds has chunks of its own, or room in the Reply chunk, and arguments pass as
-// they are but for counts that are too large.
+// TestCompoundPlans: the data of compounds has chunks of its own, or room in the Reply chunk, and
+// arguments pass as they are but for counts that are too large.
 func TestCompoundPlans(t *testing.T) {
 	data := bytes.Repeat([]byte("x"), 5001)
 	write := compound(4, func(e *xdr.Encoder) {
@@ -55,11 +55,17 @@ func TestCompoundPlans(t *testing.T) {
 		bulk       []byte
 	}{
 		{"READ", compound(2, func(e *xdr.Encoder) { read(e, 5000) }), nil, 5000, 512, nil},
-		{"READ of too much", compound(2, func(e *xdr.Encoder) { read(e, 1<<31) }), compound(2, func(e *xdr.Encoder) { read(e, nfs.MaxIO) }), nfs.MaxIO, 512, nil},
+		{
+			"READ of too much", compound(2, func(e *xdr.Encoder) { read(e, 1<<31) }),
+			compound(2, func(e *xdr.Encoder) { read(e, nfs.MaxIO) }), nfs.MaxIO, 512, nil,
+		},
 		{"READ and more", compound(3, func(e *xdr.Encoder) { read(e, 70000); e.Uint32(nfs4.OpGetFH) }), nil, 0, 70512, nil},
 		{"WRITE", write, nil, 0, 512, data},
 		{"OPEN", compound(1, func(e *xdr.Encoder) { e.Uint32(nfs4.OpOpen); e.Uint32(9) }), nil, 0, nfs.MaxIO, nil},
-		{"an ACL", compound(1, func(e *xdr.Encoder) { e.Uint32(nfs4.OpGetAttr); e.Uint32(1); e.Uint32(1 << 12) }), nil, 0, attrsMax, nil},
+		{
+			"an ACL", compound(1, func(e *xdr.Encoder) { e.Uint32(nfs4.OpGetAttr); e.Uint32(1); e.Uint32(1 << 12) }), nil, 0,
+			attrsMax, nil,
+		},
 		{"cut off", write[:60], nil, 0, 0, nil},
 		{"nothing", nil, nil, 0, 0, nil},
 	} {
@@ -83,7 +89,8 @@ func TestCompoundPlans(t *testing.T) {
 	}
 }
 
-// FuzzCompound: whatever a client sends passes unchanged in its length, and asks for bounded memory.
+// FuzzCompound: whatever a client sends passes unchanged in its length, and asks for bounded
+// memory.
 func FuzzCompound(f *testing.F) {
 	f.Add(compound(2, func(e *xdr.Encoder) { read(e, 5000) }))
 	f.Fuzz(func(t *testing.T, b []byte) {

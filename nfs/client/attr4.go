@@ -19,7 +19,8 @@ import (
 const fattrMax = 8 << 10
 
 // ofObject are the attributes that make an nfs3.Attr.
-var ofObject = nfs4.BitmapOf(nfs4.AttrType, nfs4.AttrSize, nfs4.AttrFSID, nfs4.AttrFileID, nfs4.AttrMode, nfs4.AttrNumLinks,
+var ofObject = nfs4.BitmapOf(nfs4.AttrType, nfs4.AttrSize, nfs4.AttrFSID, nfs4.AttrFileID, nfs4.AttrMode,
+	nfs4.AttrNumLinks,
 	nfs4.AttrOwner, nfs4.AttrOwnerGroup, nfs4.AttrRawDev, nfs4.AttrSpaceUsed, nfs4.AttrTimeAccess, nfs4.AttrTimeMetadata,
 	nfs4.AttrTimeModify)
 

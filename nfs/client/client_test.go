@@ -196,7 +196,8 @@ func testProcedures(t *testing.T, s *server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := c.Create(ctx, h, "f", blockstore.Exclusive, nil, [8]byte{1}); err != nil || !bytes.Equal(again.Handle, f.Handle) {
+	if again, err := c.Create(ctx, h, "f", blockstore.Exclusive, nil, [8]byte{1}); err != nil ||
+		!bytes.Equal(again.Handle, f.Handle) {
 		t.Errorf("exclusive create again: %v", err)
 	}
 	if _, err := c.Create(ctx, h, "f", blockstore.Guarded, nil, [8]byte{}); !IsStatus(err, nfs.ErrExist) {
@@ -242,7 +243,8 @@ func testProcedures(t *testing.T, s *server) {
 	if err := c.Remove(ctx, h, "i"); err != nil {
 		t.Error(err)
 	}
-	if got, err := c.Access(ctx, f.Handle, blockstore.AccessRead|blockstore.AccessModify); err != nil || got != blockstore.AccessRead|blockstore.AccessModify {
+	if got, err := c.Access(ctx, f.Handle, blockstore.AccessRead|blockstore.AccessModify); err != nil ||
+		got != blockstore.AccessRead|blockstore.AccessModify {
 		t.Errorf("access %#x, %v", got, err)
 	}
 	if i, err := c.Info(ctx, h); err != nil || i.ReadMax < 1<<20 || i.WriteMax < 1<<20 {
@@ -286,7 +288,8 @@ func testTransfersOfAnySizeAndManyEntries(t *testing.T, s *server) {
 		if err := c.Download(ctx, f.Handle, got, 0, uint64(n), nil); err != nil || !bytes.Equal(got.b, data) {
 			t.Errorf("%d bytes: %v", n, err)
 		}
-		if err := c.Download(ctx, f.Handle, &memory{b: make([]byte, n+1)}, 0, uint64(n)+1, nil); !errors.Is(err, io.ErrUnexpectedEOF) {
+		if err := c.Download(ctx, f.Handle, &memory{b: make([]byte, n+1)}, 0, uint64(n)+1, nil); !errors.Is(err,
+			io.ErrUnexpectedEOF) {
 			t.Errorf("beyond the end: %v", err)
 		}
 	}
@@ -300,7 +303,8 @@ func testTransfersOfAnySizeAndManyEntries(t *testing.T, s *server) {
 		}
 	}
 	seen := map[string]int{}
-	if err := c.ReadDir(ctx, d.Handle, func(e *Entry) error { seen[e.Name]++; return nil }); err != nil || len(seen) != 5000 {
+	if err := c.ReadDir(ctx, d.Handle, func(e *Entry) error { seen[e.Name]++; return nil }); err != nil ||
+		len(seen) != 5000 {
 		t.Errorf("%d entries, %v", len(seen), err)
 	}
 }
@@ -342,7 +346,8 @@ func TestServerThatTakesLess(t *testing.T) {
 	}
 	for _, p := range srv.rpc.Stats().Procs {
 		// A stream reads ahead of the end, which it does not know.
-		if want := map[string]uint64{"READ": 2 * 3 * 27, "WRITE": 3 * 35}[p.Procedure]; p.Calls < want || want > 0 && p.Calls > want+20 {
+		if want := map[string]uint64{"READ": 2 * 3 * 27, "WRITE": 3 * 35}[p.Procedure]; p.Calls < want ||
+			want > 0 && p.Calls > want+20 {
 			t.Errorf("%d calls of %s, want %d", p.Calls, p.Procedure, want)
 		}
 	}

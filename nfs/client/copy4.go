@@ -208,16 +208,21 @@ func (p proc4) copy(ctx context.Context, from, to Handle, x Extent) (w copied, e
 		target, t := p.opens.stateid(to, ShareWrite)
 		w = copied{}
 		// Not cached: a second execution copies the same bytes to the same place.
-		err = p.do(ctx, &compound4{ops: []op4{putFH(from), {num: nfs4.OpSaveFH}, putFH(to), {nfs4.OpCopy, func(e *xdr.Encoder) {
-			nfs4.EncodeStateid(e, source)
-			nfs4.EncodeStateid(e, target)
-			e.Uint64(x.Off)
-			e.Uint64(x.Off)
-			e.Uint64(x.Size)
-			e.Bool(true) // consecutive
-			e.Bool(true) // synchronous
-			e.Uint32(0)  // no other server
-		}, w.decode}}})
+		err = p.do(ctx, &compound4{ops: []op4{
+			putFH(from),
+			{num: nfs4.OpSaveFH},
+			putFH(to),
+			{nfs4.OpCopy, func(e *xdr.Encoder) {
+				nfs4.EncodeStateid(e, source)
+				nfs4.EncodeStateid(e, target)
+				e.Uint64(x.Off)
+				e.Uint64(x.Off)
+				e.Uint64(x.Size)
+				e.Bool(true) // consecutive
+				e.Bool(true) // synchronous
+				e.Uint32(0)  // no other server
+			}, w.decode},
+		}})
 		switch {
 		case lostState(err):
 			if f != nil {

@@ -162,7 +162,10 @@ func TestCopyAndExtents(t *testing.T) {
 	s := newServer(t)
 	ctx := context.Background()
 	const size = 1 << 20
-	f := &copying{src: fill(1, size), dst: make([]byte, size), most: 300 << 10, data: []Extent{{0, 4096}, {100 << 10, 200 << 10}, {size - 5000, 5000}}}
+	f := &copying{
+		src: fill(1, size), dst: make([]byte, size), most: 300 << 10,
+		data: []Extent{{0, 4096}, {100 << 10, 200 << 10}, {size - 5000, 5000}},
+	}
 	c := s.meddled(Version42, f.call)
 	root, err := c.Resolve(ctx, "/data")
 	if err != nil {
@@ -233,7 +236,8 @@ func TestCopyByTheServer(t *testing.T) {
 		t.Errorf("%v, %v", list, err)
 	}
 	after := s.four.Ops()
-	if after["READ"] != before["READ"] || after["WRITE"] != before["WRITE"] || after["COPY"] == 0 || after["SEEK"] == 0 || total != len(data) {
+	if after["READ"] != before["READ"] || after["WRITE"] != before["WRITE"] || after["COPY"] == 0 || after["SEEK"] == 0 ||
+		total != len(data) {
 		t.Errorf("%d bytes, operations %v", total, after)
 	}
 	var b bytes.Buffer

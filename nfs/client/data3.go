@@ -92,7 +92,9 @@ func (q *write3) decode(d *xdr.Decoder) {
 	q.w.Verifier = nfs3.DecodeVerifier(d)
 }
 
-func (c proc3) write(ctx context.Context, h Handle, p []byte, off uint64, how blockstore.Stability) (w Written, err error) {
+func (c proc3) write(ctx context.Context, h Handle, p []byte, off uint64, how blockstore.Stability) (w Written,
+	err error,
+) {
 	q := writes3.Get().(*write3)
 	q.h, q.p, q.off, q.how = h, p, off, how
 	err = c.do(ctx, &q.request)

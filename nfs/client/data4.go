@@ -99,7 +99,9 @@ func (q *write4) decode(d *xdr.Decoder) {
 	q.w.Verifier = nfs3.DecodeVerifier(d)
 }
 
-func (p proc4) write(ctx context.Context, h Handle, b []byte, off uint64, how blockstore.Stability) (w Written, err error) {
+func (p proc4) write(ctx context.Context, h Handle, b []byte, off uint64, how blockstore.Stability) (w Written,
+	err error,
+) {
 	q := writes4.Get().(*write4)
 	q.h, q.p, q.off, q.how = h, b, off, how
 	err = p.withState(ctx, h, ShareWrite, q.with)

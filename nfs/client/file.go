@@ -101,7 +101,8 @@ func (c *Client) CreateFile(ctx context.Context, name string, mode fs.FileMode) 
 		return nil, err
 	}
 	perm, zero := uint32(mode.Perm()), uint64(0)
-	n, err := c.Create(ctx, dir.Handle, base, blockstore.Unchecked, &blockstore.SetAttr{Mode: &perm, Size: &zero}, [8]byte{})
+	n, err := c.Create(ctx, dir.Handle, base, blockstore.Unchecked, &blockstore.SetAttr{Mode: &perm, Size: &zero},
+		[8]byte{})
 	if err != nil {
 		return nil, pathError("create", name, err)
 	}

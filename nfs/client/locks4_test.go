@@ -27,7 +27,8 @@ func locked(t *testing.T, f *File, off, n uint64, exclusive bool, from, length u
 	t.Helper()
 	err := f.TryLock(off, n, exclusive)
 	var l *LockedError
-	if !errors.As(err, &l) || !errors.Is(err, nfs.ErrDenied) || l.Holder.Offset != from || l.Holder.Length != length || len(l.Holder.Owner) == 0 {
+	if !errors.As(err, &l) || !errors.Is(err, nfs.ErrDenied) || l.Holder.Offset != from || l.Holder.Length != length ||
+		len(l.Holder.Owner) == 0 {
 		t.Errorf("a lock of %d bytes at %d: %+v, %v", n, off, l, err)
 	}
 	if h, err := f.TestLock(off, n, exclusive); err != nil || h == nil || h.Offset != from || h.Length != length {
@@ -241,7 +242,12 @@ func TestRanges(t *testing.T) {
 // TestLockHolder: how servers say that a lock is to the end.
 func TestLockHolder(t *testing.T) {
 	for _, c := range []struct{ off, n, want uint64 }{
-		{5, 10, 10}, {5, 1<<64 - 1, 0}, {200, 1<<63 - 200, 0}, {200, 1<<63 - 201, 1<<63 - 201}, {0, 1 << 63, 0}, {1 << 63, 5, 5},
+		{5, 10, 10},
+		{5, 1<<64 - 1, 0},
+		{200, 1<<63 - 200, 0},
+		{200, 1<<63 - 201, 1<<63 - 201},
+		{0, 1 << 63, 0},
+		{1 << 63, 5, 5},
 	} {
 		var e xdr.Encoder
 		e.Uint64(c.off)

@@ -87,8 +87,8 @@ func (r *reaching) RegisterDMABuf(_ int, offset uint64, names []byte) (func(), e
 	return func() { delete(r.bufs, &names[0]) }, nil
 }
 
-// TestDMABuf: memory of another device follows the connection as other memory does, is used as such where it is
-// mapped and the connection cannot do better, and is refused otherwise.
+// TestDMABuf: memory of another device follows the connection as other memory does, is used as such
+// where it is mapped and the connection cannot do better, and is refused otherwise.
 func TestDMABuf(t *testing.T) {
 	if _, err := New(Config{}).RegisterDMABuf(DMABuf{FD: 1}); err == nil {
 		t.Error("memory without names was registered")
@@ -99,7 +99,10 @@ func TestDMABuf(t *testing.T) {
 		return New(Config{GiveUp: time.Second, Dial: func(context.Context) (rpc.Client, error) { return conn, nil }})
 	}
 	plain := func() registering {
-		return registering{flaky: flaky{server: &flakyServer{lives: 1, xids: map[uint32]int{}}, left: 1}, live: map[*byte]bool{}}
+		return registering{
+			flaky: flaky{server: &flakyServer{lives: 1, xids: map[uint32]int{}}, left: 1},
+			live:  map[*byte]bool{},
+		}
 	}
 	for _, c := range []struct {
 		what           string
@@ -158,14 +161,18 @@ func (c *choosy) RegisterDMABuf(fd int, offset uint64, names []byte) (func(), er
 	return c.reaching.RegisterDMABuf(fd, offset, names)
 }
 
-// TestDMABufConnection: who has memory of another device has a connection that was made for it, whether the
-// memory is there before the connection, after it, or is registered while it is being made or has all that there was.
+// TestDMABufConnection: who has memory of another device has a connection that was made for it,
+// whether the memory is there before the connection, after it, or is registered while it is being
+// made or has all that there was.
 func TestDMABufConnection(t *testing.T) {
 	for _, when := range []string{"before", "after", "meanwhile", "last"} {
 		var conns []*choosy
 		var register func()
 		cl := New(Config{GiveUp: time.Second, Dial: func(ctx context.Context) (rpc.Client, error) {
-			c := &choosy{reaching{registering{flaky: flaky{server: &flakyServer{lives: 1, xids: map[uint32]int{}}, left: 1}, live: map[*byte]bool{}}, map[*byte]int{}, nil}, rpc.ForDMABufs(ctx)}
+			c := &choosy{reaching{registering{
+				flaky: flaky{server: &flakyServer{lives: 1, xids: map[uint32]int{}}, left: 1},
+				live:  map[*byte]bool{},
+			}, map[*byte]int{}, nil}, rpc.ForDMABufs(ctx)}
 			conns = append(conns, c)
 			if when == "meanwhile" && len(conns) == 1 {
 				register()
@@ -232,7 +239,10 @@ func (c *closing) Register(buf []byte) (func(), error) {
 
 // TestMemoryClosed: memory that is closed while a connection is made is not registered with it.
 func TestMemoryClosed(t *testing.T) {
-	conn := &closing{registering{flaky: flaky{server: &flakyServer{lives: 1, xids: map[uint32]int{}}, left: 1}, live: map[*byte]bool{}}, map[*byte]*Memory{}}
+	conn := &closing{registering{
+		flaky: flaky{server: &flakyServer{lives: 1, xids: map[uint32]int{}}, left: 1},
+		live:  map[*byte]bool{},
+	}, map[*byte]*Memory{}}
 	c := New(Config{GiveUp: time.Second, Dial: func(context.Context) (rpc.Client, error) { return conn, nil }})
 	defer c.Close()
 	a, b := make([]byte, 10), make([]byte, 10)
@@ -272,7 +282,16 @@ func TestUntouchable(t *testing.T) {
 	for _, x := range []struct {
 		b    []byte
 		want bool
-	}{{names, true}, {names[9:], true}, {names[3:5], true}, {names[:0], false}, {mapped, false}, {plain, false}, {make([]byte, 3), false}, {nil, false}} {
+	}{
+		{names, true},
+		{names[9:], true},
+		{names[3:5], true},
+		{names[:0], false},
+		{mapped, false},
+		{plain, false},
+		{make([]byte, 3), false},
+		{nil, false},
+	} {
 		if c.nfs.unmapped(x.b) != x.want {
 			t.Errorf("%d bytes: %t", len(x.b), !x.want)
 		}

@@ -88,7 +88,10 @@ func (p proc4) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, gua
 func (p proc4) lookup(ctx context.Context, dir Handle, name string) (*Node, error) {
 	n := &Node{}
 	var a attrs4
-	if err := p.do(ctx, &compound4{ops: []op4{putFH(dir), lookupOp(name), getFH(&n.Handle), a.get(ofObject)}}); err != nil {
+	if err := p.do(ctx, &compound4{ops: []op4{
+		putFH(dir), lookupOp(name), getFH(&n.Handle),
+		a.get(ofObject),
+	}}); err != nil {
 		return nil, as3(err)
 	}
 	n.Attr = a.attr
@@ -129,18 +132,24 @@ func (p proc4) resolve(ctx context.Context, name string) (n *Node, walked int, e
 
 // access is ACCESS (section 18.1).
 func (p proc4) access(ctx context.Context, h Handle, want uint32) (granted uint32, err error) {
-	err = p.do(ctx, &compound4{ops: []op4{putFH(h), {nfs4.OpAccess, func(e *xdr.Encoder) { e.Uint32(want) }, func(d *xdr.Decoder) {
-		d.Uint32() // supported
-		granted = d.Uint32()
-	}}}})
+	err = p.do(ctx, &compound4{ops: []op4{
+		putFH(h),
+		{nfs4.OpAccess, func(e *xdr.Encoder) { e.Uint32(want) }, func(d *xdr.Decoder) {
+			d.Uint32() // supported
+			granted = d.Uint32()
+		}},
+	}})
 	return granted, err
 }
 
 // readLink is READLINK (section 18.24).
 func (p proc4) readLink(ctx context.Context, h Handle) (target string, err error) {
-	err = p.do(ctx, &compound4{resMax: nfs3.PathLimit, ops: []op4{putFH(h), {num: nfs4.OpReadLink, res: func(d *xdr.Decoder) {
-		target = string(d.Bulk(nfs3.PathLimit))
-	}}}})
+	err = p.do(ctx, &compound4{
+		resMax: nfs3.PathLimit,
+		ops: []op4{putFH(h), {num: nfs4.OpReadLink, res: func(d *xdr.Decoder) {
+			target = string(d.Bulk(nfs3.PathLimit))
+		}}},
+	})
 	return target, as3(err)
 }
 
@@ -165,7 +174,9 @@ func (p proc4) withState(ctx context.Context, h Handle, access uint32, io func(s
 }
 
 // commit is COMMIT (section 18.3).
-func (p proc4) commit(ctx context.Context, h Handle, off uint64, n uint32) (verifier [nfs3.VerifierLen]byte, err error) {
+func (p proc4) commit(ctx context.Context, h Handle, off uint64, n uint32) (verifier [nfs3.VerifierLen]byte,
+	err error,
+) {
 	err = p.do(ctx, &compound4{ops: []op4{putFH(h), {nfs4.OpCommit, func(e *xdr.Encoder) {
 		e.Uint64(off)
 		e.Uint32(n)
@@ -193,7 +204,9 @@ func (p proc4) made(ctx context.Context, dir Handle, name string, makes op4, aft
 // create is an OPEN that creates a file (section 18.16), and a CLOSE with the current stateid
 // (section 16.2.3.1.2). Each has an open-owner of its own, so that concurrent creates do not
 // share an open.
-func (p proc4) create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr, verifier [nfs3.VerifierLen]byte) (*Node, error) {
+func (p proc4) create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr,
+	verifier [nfs3.VerifierLen]byte,
+) (*Node, error) {
 	owner := p.creates.Add(1)
 	var res opened4
 	n, err := p.made(ctx, dir, name, op4{nfs4.OpOpen, func(e *xdr.Encoder) {
@@ -253,7 +266,9 @@ func (p proc4) symlink(ctx context.Context, dir Handle, name, target string, s *
 	return n, as3(err)
 }
 
-func (p proc4) mknod(ctx context.Context, dir Handle, name string, typ blockstore.FileType, major, minor uint32, s *blockstore.SetAttr) (*Node, error) {
+func (p proc4) mknod(ctx context.Context, dir Handle, name string, typ blockstore.FileType, major, minor uint32,
+	s *blockstore.SetAttr,
+) (*Node, error) {
 	n, err := p.made(ctx, dir, name, createOp(typ, func(e *xdr.Encoder) {
 		if typ == blockstore.TypeBlk || typ == blockstore.TypeChr {
 			e.Uint32(major)
@@ -330,7 +345,8 @@ func (p proc4) info(ctx context.Context, h Handle) (i Info, err error) {
 	if err != nil {
 		return i, err
 	}
-	a, err := p.attrs(ctx, h, nfs4.BitmapOf(nfs4.AttrLinkSupport, nfs4.AttrSymlinkSupp, nfs4.AttrCanSetTime, nfs4.AttrHomogeneous,
+	a, err := p.attrs(ctx, h, nfs4.BitmapOf(nfs4.AttrLinkSupport, nfs4.AttrSymlinkSupp, nfs4.AttrCanSetTime,
+		nfs4.AttrHomogeneous,
 		nfs4.AttrMaxFileSize, nfs4.AttrMaxRead, nfs4.AttrMaxWrite, nfs4.AttrTimeDelta))
 	if err != nil {
 		return i, err

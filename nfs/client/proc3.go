@@ -113,7 +113,9 @@ func (c proc3) readLink(ctx context.Context, h Handle) (target string, err error
 }
 
 // commit is COMMIT (section 3.3.21).
-func (c proc3) commit(ctx context.Context, h Handle, off uint64, n uint32) (verifier [nfs3.VerifierLen]byte, err error) {
+func (c proc3) commit(ctx context.Context, h Handle, off uint64, n uint32) (verifier [nfs3.VerifierLen]byte,
+	err error,
+) {
 	err = c.do(ctx, &request{
 		proc: nfs3.ProcCommit,
 		args: func(e *xdr.Encoder) {
@@ -156,7 +158,9 @@ func (c proc3) made(ctx context.Context, proc uint32, dir Handle, name string, r
 
 // create is CREATE (section 3.3.8). EXCLUSIVE has a verifier in the place of attributes, so that
 // a retry finds the file that the first call has made.
-func (c proc3) create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr, verifier [nfs3.VerifierLen]byte) (*Node, error) {
+func (c proc3) create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr,
+	verifier [nfs3.VerifierLen]byte,
+) (*Node, error) {
 	return c.made(ctx, nfs3.ProcCreate, dir, name, func(e *xdr.Encoder) {
 		e.Uint32(uint32(mode))
 		if mode == blockstore.Exclusive {
@@ -179,7 +183,9 @@ func (c proc3) symlink(ctx context.Context, dir Handle, name, target string, s *
 }
 
 // mknod is MKNOD (section 3.3.11). Only devices have device numbers.
-func (c proc3) mknod(ctx context.Context, dir Handle, name string, typ blockstore.FileType, major, minor uint32, s *blockstore.SetAttr) (*Node, error) {
+func (c proc3) mknod(ctx context.Context, dir Handle, name string, typ blockstore.FileType, major, minor uint32,
+	s *blockstore.SetAttr,
+) (*Node, error) {
 	return c.made(ctx, nfs3.ProcMknod, dir, name, func(e *xdr.Encoder) {
 		e.Uint32(uint32(typ))
 		switch typ {

@@ -31,10 +31,12 @@ type procs interface {
 	read(ctx context.Context, h Handle, p []byte, off uint64) (n int, eof bool, err error)
 	write(ctx context.Context, h Handle, p []byte, off uint64, how blockstore.Stability) (Written, error)
 	commit(ctx context.Context, h Handle, off uint64, n uint32) ([nfs3.VerifierLen]byte, error)
-	create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr, verifier [nfs3.VerifierLen]byte) (*Node, error)
+	create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr,
+		verifier [nfs3.VerifierLen]byte) (*Node, error)
 	mkdir(ctx context.Context, dir Handle, name string, s *blockstore.SetAttr) (*Node, error)
 	symlink(ctx context.Context, dir Handle, name, target string, s *blockstore.SetAttr) (*Node, error)
-	mknod(ctx context.Context, dir Handle, name string, typ blockstore.FileType, major, minor uint32, s *blockstore.SetAttr) (*Node, error)
+	mknod(ctx context.Context, dir Handle, name string, typ blockstore.FileType, major, minor uint32,
+		s *blockstore.SetAttr) (*Node, error)
 	remove(ctx context.Context, dir Handle, name string) error
 	rmdir(ctx context.Context, dir Handle, name string) error
 	rename(ctx context.Context, from Handle, fromName string, to Handle, toName string) error

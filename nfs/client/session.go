@@ -205,7 +205,9 @@ func (s *session) complete(ctx context.Context, hook func(context.Context, rpc.C
 }
 
 // connect makes a connection and registers the memory that is enrolled by then.
-func (s *session) connect(ctx context.Context, hook func(context.Context, rpc.Client) error) (c rpc.Client, enrolled uint64, err error) {
+func (s *session) connect(ctx context.Context, hook func(context.Context, rpc.Client) error) (c rpc.Client,
+	enrolled uint64, err error,
+) {
 	for {
 		if s.hasDMABufs() {
 			ctx = rpc.WithDMABufs(ctx)

@@ -77,7 +77,9 @@ func (c *Client) acquireFor(ctx context.Context, h Handle, access uint32, n int)
 // stable. It reads src again where the server has lost unstable writes by a restart. progress,
 // if not nil, gets the number of bytes that the server has acknowledged, and a negative number
 // for bytes that are lost.
-func (c *Client) Upload(ctx context.Context, h Handle, src io.ReaderAt, off, size uint64, progress func(int)) (err error) {
+func (c *Client) Upload(ctx context.Context, h Handle, src io.ReaderAt, off, size uint64,
+	progress func(int),
+) (err error) {
 	todo := pieces(off, size)
 	how := blockstore.Unstable
 	if len(todo) == 1 {
@@ -140,7 +142,9 @@ func (c *Client) Upload(ctx context.Context, h Handle, src io.ReaderAt, off, siz
 
 // Download reads [off, off+size) of a file into dst at the same place. If the file is shorter,
 // the error is io.ErrUnexpectedEOF.
-func (c *Client) Download(ctx context.Context, h Handle, dst io.WriterAt, off, size uint64, progress func(int)) (err error) {
+func (c *Client) Download(ctx context.Context, h Handle, dst io.WriterAt, off, size uint64,
+	progress func(int),
+) (err error) {
 	list := pieces(off, size)
 	release, err := c.acquireFor(ctx, h, ShareRead, len(list))
 	if err != nil {

@@ -49,7 +49,9 @@ func (m *meddled) Call(ctx context.Context, r *rpc.Request) error {
 	return m.f(ctx, r, func(r *rpc.Request) error { return m.Client.Call(ctx, r) })
 }
 
-func (s *server) meddled(v Version, f func(ctx context.Context, r *rpc.Request, call func(*rpc.Request) error) error) *Client {
+func (s *server) meddled(v Version,
+	f func(ctx context.Context, r *rpc.Request, call func(*rpc.Request) error) error,
+) *Client {
 	c := New(Config{
 		Peer: s.addr, Version: v, Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "test"},
 		Dial: func(ctx context.Context) (rpc.Client, error) {
@@ -271,7 +273,8 @@ func TestSessionLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st := s.four.State().DestroySession(four(t, c).current().id, &state.By{Principal: state.Principal{Flavor: rpc.AuthSys, UID: 0}}); st != nfs.OK {
+	if st := s.four.State().DestroySession(four(t, c).current().id,
+		&state.By{Principal: state.Principal{Flavor: rpc.AuthSys, UID: 0}}); st != nfs.OK {
 		t.Fatal(st)
 	}
 	b := make([]byte, 100)

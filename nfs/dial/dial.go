@@ -286,7 +286,8 @@ func (d *Dialer) dialMount(ctx context.Context, at endpoint, own rpc.Client) (rp
 		return nil, err
 	}
 	if d.MountPort != 0 {
-		return d.dialTCP(ctx, at, net.JoinHostPort(name, strconv.Itoa(int(d.MountPort))), nfs3.MountProgram, nfs3.MountVersion)
+		return d.dialTCP(ctx, at, net.JoinHostPort(name, strconv.Itoa(int(d.MountPort))), nfs3.MountProgram,
+			nfs3.MountVersion)
 	}
 	err = own.Call(ctx, &rpc.Request{Prog: nfs3.MountProgram, Vers: nfs3.MountVersion, Proc: nfs3.MountNull})
 	var refused *rpc.AcceptError

@@ -186,7 +186,8 @@ func TestTransfers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if n, _, err := c.Read(ctx, f.Handle, m.Bytes(), 4096); err != nil || !bytes.Equal(m.Bytes()[:n], data[4096:4096+n]) || n < 1<<19 {
+			if n, _, err := c.Read(ctx, f.Handle, m.Bytes(), 4096); err != nil ||
+				!bytes.Equal(m.Bytes()[:n], data[4096:4096+n]) || n < 1<<19 {
 				t.Errorf("%s: %d bytes into registered memory, %v", name, n, err)
 			}
 			m.Close()
@@ -200,7 +201,8 @@ func TestTransfers(t *testing.T) {
 				t.Errorf("%s: %d bytes of a link, %v", name, len(got), err)
 			}
 			entries := 0
-			if err := c.ReadDir(ctx, root.Handle, func(*client.Entry) error { entries++; return nil }); err != nil || entries == 0 {
+			if err := c.ReadDir(ctx, root.Handle, func(*client.Entry) error { entries++; return nil }); err != nil ||
+				entries == 0 {
 				t.Errorf("%s: %d entries, %v", name, entries, err)
 			}
 			if c.Version() != version {

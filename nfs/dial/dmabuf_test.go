@@ -15,9 +15,10 @@ import (
 	"github.com/rstored/rstored/rdma/rdmatest"
 )
 
-// TestDMABuf reads files of a server into memory of another device, which only the RDMA device reaches, and writes them
-// out of it. NFS_TEST_URL is a directory there, and NFS_TEST_VERSIONS which versions of NFS to do it by; guests' cases set them. Over
-// a device whose driver registers no dma-bufs the client says so, and uses a mapping.
+// TestDMABuf reads files of a server into memory of another device, which only the RDMA device
+// reaches, and writes them out of it. NFS_TEST_URL is a directory there, and NFS_TEST_VERSIONS
+// which versions of NFS to do it by; guests' cases set them. Over a device whose driver registers
+// no dma-bufs the client says so, and uses a mapping.
 func TestDMABuf(t *testing.T) {
 	url := os.Getenv("NFS_TEST_URL")
 	if url == "" {
@@ -84,7 +85,8 @@ func testDMABuf(t *testing.T, url string, version client.Version) {
 	switch taken := os.Getenv(rdmatest.DMABufEnv); {
 	case err == nil && taken == "refused":
 		t.Fatal("the device has the memory")
-	case err != nil && taken == "taken" || err != nil && (!errors.Is(err, client.ErrNoDMABuf) || !errors.Is(err, rdma.ErrUnsupported)):
+	case err != nil && taken == "taken" ||
+		err != nil && (!errors.Is(err, client.ErrNoDMABuf) || !errors.Is(err, rdma.ErrUnsupported)):
 		t.Fatal(err)
 	case err != nil:
 		t.Log(err)
@@ -123,7 +125,14 @@ func testDMABuf(t *testing.T, url string, version client.Version) {
 			t.Fatalf("%s %d bytes at %d: the memory has others", what, n, off)
 		}
 	}
-	for _, r := range []struct{ at, off, n int }{{0, 0, size}, {3, 1, 1}, {4095, 100, 8194}, {page, page, 1 << 20}, {777, 1001, 2_000_003}, {room - 5, size - 5, 5}} {
+	for _, r := range []struct{ at, off, n int }{
+		{0, 0, size},
+		{3, 1, 1},
+		{4095, 100, 8194},
+		{page, page, 1 << 20},
+		{777, 1001, 2_000_003},
+		{room - 5, size - 5, 5},
+	} {
 		if n, err := f.ReadAt(m.Bytes()[r.at:][:r.n], int64(r.off)); n != r.n || err != nil {
 			t.Fatalf("reading %d bytes at %d: %d, %v", r.n, r.off, n, err)
 		}
@@ -139,7 +148,12 @@ func testDMABuf(t *testing.T, url string, version client.Version) {
 	}
 	defer out.Close()
 	stored := make([]byte, size)
-	for _, w := range []struct{ at, off, n int }{{1, 0, size}, {0, 5, 1}, {4095, 4097, 10_000}, {room - 999_999, 1_000_001, 999_999}} {
+	for _, w := range []struct{ at, off, n int }{
+		{1, 0, size},
+		{0, 5, 1},
+		{4095, 4097, 10_000},
+		{room - 999_999, 1_000_001, 999_999},
+	} {
 		if n, err := out.WriteAt(m.Bytes()[w.at:][:w.n], int64(w.off)); n != w.n || err != nil {
 			t.Fatalf("writing %d bytes at %d: %d, %v", w.n, w.off, n, err)
 		}

@@ -23,12 +23,14 @@ type Client struct {
 	bridge *bridge.Bridge
 }
 
-// Dial connects a go-nfs-client to the server that url names: nfs+rdma://host/export, or nfs+tcp. d opens the RDMA
-// device and the connections; nil is a Dialer with its defaults. The Client closes d.
+// Dial connects a go-nfs-client to the server that url names: nfs+rdma://host/export, or nfs+tcp. d
+// opens the RDMA device and the connections; nil is a Dialer with its defaults. The Client closes
+// d.
 //
-// go-nfs-client dials TCP only, so Dial listens on a free port of 127.0.0.1 for as long as the Client is open.
-// Every process of this host can connect there, and the server sees this host, as it would if that process had
-// opened an RDMA connection itself: calls carry the AUTH_SYS credentials that each process chooses.
+// go-nfs-client dials TCP only, so Dial listens on a free port of 127.0.0.1 for as long as the
+// Client is open. Every process of this host can connect there, and the server sees this host, as
+// it would if that process had opened an RDMA connection itself: calls carry the AUTH_SYS
+// credentials that each process chooses.
 func Dial(ctx context.Context, d *dial.Dialer, url string) (*Client, error) {
 	u, err := client.ParseURL(url)
 	if err != nil {
@@ -60,10 +62,12 @@ func Dial(ctx context.Context, d *dial.Dialer, url string) (*Client, error) {
 	return c, nil
 }
 
-// Addr is the TCP address on loopback at which other NFS clients of version 3 in this process can reach the server.
+// Addr is the TCP address on loopback at which other NFS clients of version 3 in this process can
+// reach the server.
 func (c *Client) Addr() net.Addr { return c.addr }
 
-// Mount mounts the path of the URL by the MOUNT protocol. The Target shares the Client's connection and ends with it.
+// Mount mounts the path of the URL by the MOUNT protocol. The Target shares the Client's connection
+// and ends with it.
 func (c *Client) Mount(auth rpc.Auth) (*nfs.Target, error) {
 	m := nfs.Mount{Client: c.Client}
 	return m.Mount(c.path, auth)

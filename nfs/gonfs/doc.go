@@ -5,10 +5,12 @@
 //     READLINK goes by RDMA WRITE, that of WRITE and SYMLINK by RDMA READ (RFC 8267 section 4).
 //   - Dial connects a go-nfs-client to the server that an nfs+rdma URL names.
 //
-// Both libraries speak NFS version 3 over TCP streams. The package gives the server an in-memory stream for each
-// RDMA connection, and the client a TCP port on loopback with package nfs/bridge behind it, because go-nfs-client
-// dials only TCP. Data is therefore copied once more on each side than with nfs/nfs3 and nfs/client.
+// Both libraries speak NFS version 3 over TCP streams. The package gives the server an in-memory
+// stream for each RDMA connection, and the client a TCP port on loopback with package nfs/bridge
+// behind it, because go-nfs-client dials only TCP. Data is therefore copied once more on each side
+// than with nfs/nfs3 and nfs/client.
 //
-// Programs that need locks, version 4, exactly-once replies over a reconnect or callers' identities use nfs/nfs3,
-// nfs/nfs4 and a blockstore. Begin reading at Serve and Dial. All functions may be called from any goroutine.
+// Programs that need locks, version 4, exactly-once replies over a reconnect or callers' identities
+// use nfs/nfs3, nfs/nfs4 and a blockstore. Begin reading at Serve and Dial. All functions may be
+// called from any goroutine.
 package gonfs

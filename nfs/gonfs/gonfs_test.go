@@ -61,13 +61,16 @@ type watcher struct {
 }
 
 // Mount implements gonfs.Handler.
-func (w *watcher) Mount(ctx context.Context, c net.Conn, r gonfs.MountRequest) (gonfs.MountStatus, billy.Filesystem, []gonfs.AuthFlavor) {
+func (w *watcher) Mount(ctx context.Context, c net.Conn, r gonfs.MountRequest) (gonfs.MountStatus, billy.Filesystem,
+	[]gonfs.AuthFlavor,
+) {
 	w.streams <- c
 	return w.Handler.Mount(ctx, c, r)
 }
 
-// TestHandlerSeesTheRDMAPeer: a handler that admits clients by address gets that of the RDMA connection. When it
-// ends the stream the client's connection ends, so that the client connects anew.
+// TestHandlerSeesTheRDMAPeer: a handler that admits clients by address gets that of the RDMA
+// connection. When it ends the stream the client's connection ends, so that the client connects
+// anew.
 func TestHandlerSeesTheRDMAPeer(t *testing.T) {
 	fs := memfs.New()
 	if err := fs.MkdirAll("/dir", 0o755); err != nil {
@@ -113,7 +116,8 @@ func TestHandlerSeesTheRDMAPeer(t *testing.T) {
 // TestServerThatCannotBeReached: a client whose stream cannot be opened loses its connection.
 func TestServerThatCannotBeReached(t *testing.T) {
 	refuse := func(context.Context, rpc.Peer) (net.Conn, error) { return nil, errors.New("refused") }
-	l, err := serveStream(device(t), 20049, rpcrdma.Config{}, &proxy{dial: refuse, cut: cut, log: slog.New(slog.DiscardHandler)})
+	l, err := serveStream(device(t), 20049, rpcrdma.Config{},
+		&proxy{dial: refuse, cut: cut, log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

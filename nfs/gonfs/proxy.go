@@ -21,8 +21,8 @@ import (
 type proxy struct {
 	// dial opens a stream to the server, one for each RDMA connection.
 	dial func(ctx context.Context, client rpc.Peer) (net.Conn, error)
-	// cut says which bytes of a reply are a bulk result that a Write chunk may take: n bytes at offset at of the
-	// reply message, or n = 0 for none.
+	// cut says which bytes of a reply are a bulk result that a Write chunk may take: n bytes at offset
+	// at of the reply message, or n = 0 for none.
 	cut func(prog, vers, proc uint32, reply []byte) (at, n int)
 	log *slog.Logger
 }

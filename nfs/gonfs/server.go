@@ -20,7 +20,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// handles is how many filehandles ServeFS remembers. A client gets ESTALE for a handle that others have displaced.
+// handles is how many filehandles ServeFS remembers. A client gets ESTALE for a handle that others
+// have displaced.
 const handles = 1 << 16
 
 // Server is a go-nfs handler on a port of an RDMA device.
@@ -34,9 +35,9 @@ func (s *Server) Close() error {
 	return errors.Join(s.Listener.Close(), s.in.Close())
 }
 
-// Serve serves a go-nfs handler over RPC-over-RDMA on a port of dev, usually 20049, until Close. The net.Conn that
-// the handler's Mount gets has the addresses of the RDMA connection, as *net.UDPAddr: the peer's UDP port carries no
-// privilege. The caller closes dev after the Server.
+// Serve serves a go-nfs handler over RPC-over-RDMA on a port of dev, usually 20049, until Close.
+// The net.Conn that the handler's Mount gets has the addresses of the RDMA connection, as
+// *net.UDPAddr: the peer's UDP port carries no privilege. The caller closes dev after the Server.
 func Serve(dev rdma.Device, port uint16, h gonfs.Handler, cfg rpcrdma.Config) (*Server, error) {
 	in := &listener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	log := cfg.Logger
@@ -55,9 +56,9 @@ func Serve(dev rdma.Device, port uint16, h gonfs.Handler, cfg rpcrdma.Config) (*
 	return &Server{l, in}, nil
 }
 
-// ServeFS serves a file system to every client that reaches the port, with the rights of this process. go-nfs sets
-// attributes, and so creates files with the mode that a client names, only if the file system implements
-// billy.Change. Filehandles do not survive the process.
+// ServeFS serves a file system to every client that reaches the port, with the rights of this
+// process. go-nfs sets attributes, and so creates files with the mode that a client names, only if
+// the file system implements billy.Change. Filehandles do not survive the process.
 func ServeFS(dev rdma.Device, port uint16, fs billy.Filesystem, cfg rpcrdma.Config) (*Server, error) {
 	return Serve(dev, port, helpers.NewCachingHandler(helpers.NewNullAuthHandler(fs), handles), cfg)
 }

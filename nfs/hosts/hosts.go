@@ -264,7 +264,8 @@ func (h *Hosts) group(name string) *answer[string] {
 		g = new(answer[string])
 		h.groups[name] = g
 	}
-	ask(h, g, "the hosts of a netgroup are not found", name, func() ([]string, error) { return h.cfg.Source.Members(name) })
+	ask(h, g, "the hosts of a netgroup are not found", name,
+		func() ([]string, error) { return h.cfg.Source.Members(name) })
 	return g
 }
 

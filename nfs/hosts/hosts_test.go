@@ -61,10 +61,12 @@ func (w *world) run() {
 func newWorld(peers int) (*world, *Hosts) {
 	w := &world{
 		addrs: map[string]string{
-			"a.example.org": "10.0.0.1 2001:db8::1", "b.example.org": "::ffff:10.0.0.2", "evil.example.org": "10.9.9.9", "c.x.example.org": "10.0.0.3",
+			"a.example.org": "10.0.0.1 2001:db8::1", "b.example.org": "::ffff:10.0.0.2", "evil.example.org": "10.9.9.9",
+			"c.x.example.org": "10.0.0.3",
 		},
 		names: map[string]string{
-			"10.0.0.1": "A.Example.ORG.", "10.0.0.2": "b.example.org", "10.0.0.66": "a.example.org", "10.0.0.3": "c.x.example.org other.example.com",
+			"10.0.0.1": "A.Example.ORG.", "10.0.0.2": "b.example.org", "10.0.0.66": "a.example.org",
+			"10.0.0.3": "c.x.example.org other.example.com",
 		},
 		groups: map[string]string{"ours": "a b.example.org 10.0.0.7"},
 		now:    time.Unix(1e9, 0),
@@ -211,7 +213,8 @@ func TestWait(t *testing.T) {
 func TestCheckName(t *testing.T) {
 	for name, want := range map[string]bool{
 		"a": true, "a.b-c_d.org": true, "*.org": true, "n[0-9]?.x": true, "@g": true, "@g-1.x": true,
-		"": false, "-x": false, ".x": false, "a b": false, "a/b": false, "@": false, "@-x": false, "a@b": false, "[": false, "a\x00": false,
+		"": false, "-x": false, ".x": false, "a b": false, "a/b": false, "@": false, "@-x": false, "a@b": false, "[": false,
+		"a\x00":                  false,
 		strings.Repeat("a", 256): false,
 	} {
 		if got := CheckName(name); got != want {

@@ -8,8 +8,9 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// Hosts finds the store that takes the locks of an export in the host's kernel, or nil. take is false
-// if the store takes no new ones; old ones are still to be unlocked. Hosts is called from any goroutine.
+// Hosts finds the store that takes the locks of an export in the host's kernel, or nil. take is
+// false if the store takes no new ones; old ones are still to be unlocked. Hosts is called from any
+// goroutine.
 type Hosts func(export uint32) (h blockstore.HostLocker, take bool)
 
 // HostClient is Owner.Client of the locks of the host's own programs.
@@ -55,9 +56,9 @@ const (
 	hostFull                   // the host has too many locks of the server
 )
 
-// takeOnHost takes a lock on the host's kernel. All clients are one owner there. As no lock of another
-// client conflicts with l, the lock of all clients together on its range is as l says. Call with
-// update held, and mu not.
+// takeOnHost takes a lock on the host's kernel. All clients are one owner there. As no lock of
+// another client conflicts with l, the lock of all clients together on its range is as l says. Call
+// with update held, and mu not.
 func (t *Table) takeOnHost(f File, l *Lock) (holder Lock, res onHost) {
 	h, take := t.hostOf(f)
 	if h == nil || !take {

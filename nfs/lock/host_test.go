@@ -110,7 +110,8 @@ func TestHostAgainstBytes(t *testing.T) {
 		tab.UseHost(func(uint32) (blockstore.HostLocker, bool) { return h, true })
 		for step := range 300 {
 			if rnd.IntN(100) == 0 {
-				tab = handedOver(t, tab, func(uint32) (blockstore.HostLocker, bool) { return h, true }, func(w *Waiter) { w.Granted = func() {} })
+				tab = handedOver(t, tab, func(uint32) (blockstore.HostLocker, bool) { return h, true },
+					func(w *Waiter) { w.Granted = func() {} })
 			}
 			from := uint64(rnd.IntN(hostSize))
 			to := from + uint64(rnd.IntN(hostSize-int(from)))
@@ -127,7 +128,8 @@ func TestHostAgainstBytes(t *testing.T) {
 				_, probed := tab.Probe(theFile, l)
 				holder, ok, err := tab.Lock(theFile, l)
 				if err != nil || ok != (free && in == nil) || probed != ok {
-					t.Fatalf("round %d, step %d: lock %+v: %v %v; free among clients %v (%+v), on the host %+v, probed %v", round, step, l, ok, err, free, clear, in, probed)
+					t.Fatalf("round %d, step %d: lock %+v: %v %v; free among clients %v (%+v), on the host %+v, probed %v", round,
+						step, l, ok, err, free, clear, in, probed)
 				}
 				if !ok && free {
 					refused++
@@ -154,14 +156,16 @@ func TestHostAgainstBytes(t *testing.T) {
 			case 11:
 				tab.Retry()
 				for _, w := range tab.List(1 << 20) {
-					if _, free := tab.Test(theFile, w.Lock); w.Waiting && free && h.conflict(w.Start, min(w.End, hostSize-1), w.Exclusive) == nil {
+					if _, free := tab.Test(theFile, w.Lock); w.Waiting && free &&
+						h.conflict(w.Start, min(w.End, hostSize-1), w.Exclusive) == nil {
 						t.Fatalf("round %d, step %d: %+v still waits", round, step, w)
 					}
 				}
 			}
 			u, any := union(tab)
 			if u != h.server || h.open && !any {
-				t.Fatalf("round %d, step %d, case %d, %+v:\nclients %q\nhost    %q, open %v", round, step, what, l, u, h.server, h.open)
+				t.Fatalf("round %d, step %d, case %d, %+v:\nclients %q\nhost    %q, open %v", round, step, what, l, u, h.server,
+					h.open)
 			}
 			for b := range u {
 				if s, p := h.server[b], h.program[b]; s == 'w' && p != 0 || s != 0 && p == 'w' {

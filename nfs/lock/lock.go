@@ -23,8 +23,8 @@ type File struct {
 	Handle blockstore.Handle
 }
 
-// Owner is a lock-owner: something of a client, such as a process. All locks of a client go when the
-// client does.
+// Owner is a lock-owner: something of a client, such as a process. All locks of a client go when
+// the client does.
 type Owner struct {
 	Client string
 	ID     string
@@ -59,9 +59,9 @@ var (
 
 // Table is the lock table of a server. Its methods may be called from any goroutine.
 //
-// The table decides between clients. Where UseHost says so, the server also has a lock of the host's
-// kernel on each byte that any client has locked. The host decides between clients and its own
-// programs: no client can end the lock of such a program.
+// The table decides between clients. Where UseHost says so, the server also has a lock of the
+// host's kernel on each byte that any client has locked. The host decides between clients and its
+// own programs: no client can end the lock of such a program.
 //
 // Files and clients are in shards, so that requests for different ones do not wait for each other.
 // The lock order is
@@ -105,8 +105,8 @@ type file struct {
 	onHost bool // the host may have locks of the server on it
 }
 
-// New makes a table for at most limit locks and waiting requests. 0 means 2097152, of some 600 bytes
-// each. No client may have more than half of them.
+// New makes a table for at most limit locks and waiting requests. 0 means 2097152, of some 600
+// bytes each. No client may have more than half of them.
 func New(limit int) *Table {
 	if limit <= 0 {
 		limit = 1 << 21
@@ -183,20 +183,20 @@ func (t *Table) Lock(f File, l Lock) (holder Lock, ok bool, err error) {
 	return holder, ok, err
 }
 
-// Wait takes a lock, or puts w into the file's queue. It reports whether the lock was taken at once;
-// Granted is then not called. A second request of an owner for the same range and kind is the first
-// one, sent again: it waits once.
+// Wait takes a lock, or puts w into the file's queue. It reports whether the lock was taken at
+// once; Granted is then not called. A second request of an owner for the same range and kind is the
+// first one, sent again: it waits once.
 //
-// The host does not say when one of its programs unlocks a file. While anybody waits on a table with
-// locks of the host, the caller calls Retry from time to time.
+// The host does not say when one of its programs unlocks a file. While anybody waits on a table
+// with locks of the host, the caller calls Retry from time to time.
 func (t *Table) Wait(f File, w *Waiter) (taken bool, err error) {
 	_, taken, granted, err := t.lock(f, &w.Lock, w)
 	notify(granted)
 	return taken, err
 }
 
-// lock takes a lock, or enqueues w unless it is nil. The caller notifies the granted waiters, with no
-// lock of the table held.
+// lock takes a lock, or enqueues w unless it is nil. The caller notifies the granted waiters, with
+// no lock of the table held.
 func (t *Table) lock(f File, l *Lock, w *Waiter) (holder Lock, ok bool, granted []*Waiter, err error) {
 	s := t.shard(f)
 	s.update.Lock()
@@ -242,8 +242,8 @@ func (t *Table) Unlock(f File, o Owner, start, end uint64) {
 	t.remove(f, span{start, end}, func(x *file) { t.cut(x, o, start, end) })
 }
 
-// remove calls cut, which removes locks and waiters of a file within a range. Then it unlocks on the
-// host what no client has locked any more, and grants requests that waited for that.
+// remove calls cut, which removes locks and waiters of a file within a range. Then it unlocks on
+// the host what no client has locked any more, and grants requests that waited for that.
 func (t *Table) remove(f File, within span, cut func(x *file)) {
 	notify(t.removeAndGrant(f, within, cut))
 }

@@ -216,8 +216,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestCircles has pairs of owners lock two files each in opposite order at once: of each pair one is
-// told that they would wait for each other, however the files are spread.
+// TestCircles has pairs of owners lock two files each in opposite order at once: of each pair one
+// is told that they would wait for each other, however the files are spread.
 func TestCircles(t *testing.T) {
 	tab := New(0)
 	var all sync.WaitGroup

@@ -39,8 +39,8 @@ func (t *Table) put(x *file, l Lock) {
 	t.add(l.Owner.Client, len(x.locks)-n)
 }
 
-// cut removes a range from the locks of an owner. A lock on both sides of the range becomes two. Call
-// with the shard's mu held.
+// cut removes a range from the locks of an owner. A lock on both sides of the range becomes two.
+// Call with the shard's mu held.
 func (t *Table) cut(x *file, o Owner, start, end uint64) {
 	n := len(x.locks)
 	var rest []Lock

@@ -42,8 +42,8 @@ func damaged(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errSnapshot}, args...)...)
 }
 
-// Restore fills an empty table from a snapshot. granted sets Waiter.Granted of a request, by its Lock
-// and Note. After an error the table must not be used.
+// Restore fills an empty table from a snapshot. granted sets Waiter.Granted of a request, by its
+// Lock and Note. After an error the table must not be used.
 func (t *Table) Restore(data []byte, granted func(f File, w *Waiter) error) error {
 	if t.count.Load() != 0 {
 		return errors.New("locks can be handed over to an empty table only")

@@ -30,8 +30,8 @@ func (t *Table) enqueue(f File, w *Waiter) error {
 }
 
 // waitsFor reports whether one of the owners whose locks conflict with l waits for who, directly or
-// by others. Call with mu of all shards and waits held. The recursion is bounded: a longer chain, as
-// a hostile client can make, counts as a deadlock.
+// by others. Call with mu of all shards and waits held. The recursion is bounded: a longer chain,
+// as a hostile client can make, counts as a deadlock.
 func (t *Table) waitsFor(x *file, l *Lock, who Owner, depth int) bool {
 	const longest = 64
 	if depth == longest {
@@ -89,8 +89,8 @@ func (t *Table) dequeue(x *file, i int) {
 // the host can be in the way of a long queue.
 const triesMax = 64
 
-// grant takes the locks of waiting requests that can be had now, in the order of the queue. Call with
-// update held; notify the result without.
+// grant takes the locks of waiting requests that can be had now, in the order of the queue. Call
+// with update held; notify the result without.
 func (t *Table) grant(f File) (granted []*Waiter) {
 	var refused []*Waiter
 	for len(refused) < triesMax {
@@ -137,8 +137,8 @@ func notify(granted []*Waiter) {
 	}
 }
 
-// Retry grants requests for which only the host was in the way and is no longer. It reports how many
-// requests still wait, for whatever reason.
+// Retry grants requests for which only the host was in the way and is no longer. It reports how
+// many requests still wait, for whatever reason.
 func (t *Table) Retry() (waiting int) {
 	for _, f := range t.find(func(_ File, x *file) bool { return len(x.queue) > 0 }) {
 		t.remove(f, everything, func(*file) {})

@@ -54,7 +54,11 @@ func TestDelegatedToOthers(t *testing.T) {
 		{"ACCESS", ProcAccess, func(_, fh []byte) func(*xdr.Encoder) { return fhArgs(fh, 1) }, true, true},
 		{"LOOKUP", ProcLookup, func(root, _ []byte) func(*xdr.Encoder) { return dirArgs(root, "f") }, true, true},
 		{"WRITE", ProcWrite, func(_, fh []byte) func(*xdr.Encoder) { return writeArgs(fh) }, false, false},
-		{"SETATTR", ProcSetAttr, func(_, fh []byte) func(*xdr.Encoder) { return setArgs(fh, &blockstore.SetAttr{Size: &size}) }, false, false},
+		{"SETATTR", ProcSetAttr, func(_,
+			fh []byte,
+		) func(*xdr.Encoder) {
+			return setArgs(fh, &blockstore.SetAttr{Size: &size})
+		}, false, false},
 		{"CREATE over it", ProcCreate, func(root, _ []byte) func(*xdr.Encoder) {
 			return dirArgs(root, "f", words(CreateUnchecked), sattr(&blockstore.SetAttr{Size: &size}))
 		}, false, false},

@@ -9,8 +9,8 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// TestDocumented holds docs/protocols.md against the tables of procedures: each procedure has a row, and each row
-// is of a procedure.
+// TestDocumented holds docs/protocols.md against the tables of procedures: each procedure has a
+// row, and each row is of a procedure.
 func TestDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/protocols.md")
 	if err != nil {

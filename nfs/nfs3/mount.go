@@ -201,7 +201,8 @@ func (o *op) admitted(x *nfs.Export, p *rpc.Peer) (*nfs.ClientRule, nfs.Status) 
 // mountStatus is StatusOf within what mountstat3 has.
 func mountStatus(err error) nfs.Status {
 	switch st := nfs.StatusOf(err); st {
-	case nfs.ErrPerm, nfs.ErrNoEnt, nfs.ErrIO, nfs.ErrAcces, nfs.ErrNotDir, nfs.ErrInval, nfs.ErrNameTooLong, nfs.ErrNotSupp:
+	case nfs.ErrPerm, nfs.ErrNoEnt, nfs.ErrIO, nfs.ErrAcces, nfs.ErrNotDir, nfs.ErrInval, nfs.ErrNameTooLong,
+		nfs.ErrNotSupp:
 		return st
 	case nfs.ErrStale:
 		return nfs.ErrNoEnt // the export went away meanwhile

@@ -30,27 +30,37 @@ func (f *doomed) around() func() {
 	return func() { f.moment(true) }
 }
 
-func (f *doomed) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (blockstore.Wcc, error) {
+func (f *doomed) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr,
+	guard *time.Time,
+) (blockstore.Wcc, error) {
 	defer f.around()()
 	return f.FS.SetAttr(c, h, s, guard)
 }
 
-func (f *doomed) Create(c *blockstore.Cred, dir blockstore.Handle, name string, m blockstore.CreateMode, s *blockstore.SetAttr, v [8]byte) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+func (f *doomed) Create(c *blockstore.Cred, dir blockstore.Handle, name string, m blockstore.CreateMode,
+	s *blockstore.SetAttr, v [8]byte,
+) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
 	defer f.around()()
 	return f.FS.Create(c, dir, name, m, s, v)
 }
 
-func (f *doomed) Mkdir(c *blockstore.Cred, dir blockstore.Handle, name string, s *blockstore.SetAttr) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+func (f *doomed) Mkdir(c *blockstore.Cred, dir blockstore.Handle, name string,
+	s *blockstore.SetAttr,
+) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
 	defer f.around()()
 	return f.FS.Mkdir(c, dir, name, s)
 }
 
-func (f *doomed) Symlink(c *blockstore.Cred, dir blockstore.Handle, name, target string, s *blockstore.SetAttr) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+func (f *doomed) Symlink(c *blockstore.Cred, dir blockstore.Handle, name, target string,
+	s *blockstore.SetAttr,
+) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
 	defer f.around()()
 	return f.FS.Symlink(c, dir, name, target, s)
 }
 
-func (f *doomed) Mknod(c *blockstore.Cred, dir blockstore.Handle, name string, typ blockstore.FileType, major, minor uint32, s *blockstore.SetAttr) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+func (f *doomed) Mknod(c *blockstore.Cred, dir blockstore.Handle, name string, typ blockstore.FileType, major,
+	minor uint32, s *blockstore.SetAttr,
+) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
 	defer f.around()()
 	return f.FS.Mknod(c, dir, name, typ, major, minor, s)
 }
@@ -65,12 +75,16 @@ func (f *doomed) Rmdir(c *blockstore.Cred, dir blockstore.Handle, name string) (
 	return f.FS.Rmdir(c, dir, name)
 }
 
-func (f *doomed) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string, to blockstore.Handle, toName string) (a, b blockstore.Wcc, err error) {
+func (f *doomed) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string, to blockstore.Handle,
+	toName string,
+) (a, b blockstore.Wcc, err error) {
 	defer f.around()()
 	return f.FS.Rename(c, from, fromName, to, toName)
 }
 
-func (f *doomed) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (blockstore.Attr, blockstore.Wcc, error) {
+func (f *doomed) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (blockstore.Attr, blockstore.Wcc,
+	error,
+) {
 	defer f.around()()
 	return f.FS.Link(c, h, dir, name)
 }
@@ -284,7 +298,10 @@ func TestKilledServerDoesNothingTwice(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/%s", p.name, kill), func(t *testing.T) {
-				o := &once{t: t, fs: &doomed{FS: memfs.New(memfs.Options{})}, table: nfs.NewTable(nil), codec: nfs.NewCodec([]byte("secret"))}
+				o := &once{
+					t: t, fs: &doomed{FS: memfs.New(memfs.Options{})}, table: nfs.NewTable(nil),
+					codec: nfs.NewCodec([]byte("secret")),
+				}
 				var err error
 				if o.root, err = o.fs.Root(); err != nil {
 					t.Fatal(err)

@@ -27,7 +27,10 @@ func (r *rig) as(p rpc.Peer, cred rpc.Cred, prog, proc uint32, args func(*xdr.En
 	rpc.EncodeCall(&e, r.xid, prog, 3, proc, &cred)
 	args(&e)
 	done := make(chan reply, 1)
-	c := &rpc.Call{Peer: p, BulkMax: -1, Reply: func(c *rpc.Call, drop bool) { done <- reply{c.Res.AppendFlat(nil), drop} }}
+	c := &rpc.Call{
+		Peer: p, BulkMax: -1,
+		Reply: func(c *rpc.Call, drop bool) { done <- reply{c.Res.AppendFlat(nil), drop} },
+	}
 	r.srv.Dispatch(c, xdr.NewDecoder(e.AppendFlat(nil)), false)
 	select {
 	case a := <-done:
@@ -88,20 +91,36 @@ func TestAdmission(t *testing.T) {
 		want nfs.Status
 		auth bool // refused by its flavor
 	}{
-		"secure, low port":       {nfs.ClientRule{Secure: true}, at("1023", rpc.TransportTCP), sys, nfs.OK, false},
-		"secure, high port":      {nfs.ClientRule{Secure: true}, at("1024", rpc.TransportTCP), sys, nfs.ErrAcces, false},
-		"secure, RDMA":           {nfs.ClientRule{Secure: true}, at("40000", rpc.TransportRDMA), sys, nfs.OK, false},
-		"insecure, high port":    {nfs.ClientRule{}, at("40000", rpc.TransportTCP), sys, nfs.OK, false},
-		"RDMA only, by RDMA":     {nfs.ClientRule{Transports: nfs.ByRDMA}, at("700", rpc.TransportRDMA), sys, nfs.OK, false},
-		"RDMA only, by TCP":      {nfs.ClientRule{Transports: nfs.ByRDMA}, at("700", rpc.TransportTCP), sys, nfs.ErrAcces, false},
-		"TCP only, by TCP":       {nfs.ClientRule{Transports: nfs.ByTCP}, at("700", rpc.TransportTCP), sys, nfs.OK, false},
-		"TCP only, by RDMA":      {nfs.ClientRule{Transports: nfs.ByTCP}, at("700", rpc.TransportRDMA), sys, nfs.ErrAcces, false},
-		"no flavor asked for":    {nfs.ClientRule{}, at("700", rpc.TransportTCP), none, nfs.OK, false},
-		"sys only, sys":          {nfs.ClientRule{Flavors: nfs.FlavorSys}, at("700", rpc.TransportTCP), sys, nfs.OK, false},
-		"sys only, none":         {nfs.ClientRule{Flavors: nfs.FlavorSys}, at("700", rpc.TransportTCP), none, 0, true},
-		"none only, sys":         {nfs.ClientRule{Flavors: nfs.FlavorNone}, at("700", rpc.TransportTCP), sys, 0, true},
-		"both, none is nobody":   {nfs.ClientRule{Flavors: nfs.FlavorSys | nfs.FlavorNone}, at("700", rpc.TransportTCP), none, nfs.OK, false},
-		"no rule for the client": {nfs.ClientRule{}, rpc.Peer{Addr: netip.MustParseAddrPort("[2001:db8::1]:700"), Transport: rpc.TransportTCP}, sys, nfs.ErrAcces, false},
+		"secure, low port":    {nfs.ClientRule{Secure: true}, at("1023", rpc.TransportTCP), sys, nfs.OK, false},
+		"secure, high port":   {nfs.ClientRule{Secure: true}, at("1024", rpc.TransportTCP), sys, nfs.ErrAcces, false},
+		"secure, RDMA":        {nfs.ClientRule{Secure: true}, at("40000", rpc.TransportRDMA), sys, nfs.OK, false},
+		"insecure, high port": {nfs.ClientRule{}, at("40000", rpc.TransportTCP), sys, nfs.OK, false},
+		"RDMA only, by RDMA":  {nfs.ClientRule{Transports: nfs.ByRDMA}, at("700", rpc.TransportRDMA), sys, nfs.OK, false},
+		"RDMA only, by TCP": {
+			nfs.ClientRule{Transports: nfs.ByRDMA},
+			at("700", rpc.TransportTCP), sys, nfs.ErrAcces,
+			false,
+		},
+		"TCP only, by TCP": {nfs.ClientRule{Transports: nfs.ByTCP}, at("700", rpc.TransportTCP), sys, nfs.OK, false},
+		"TCP only, by RDMA": {
+			nfs.ClientRule{Transports: nfs.ByTCP},
+			at("700", rpc.TransportRDMA), sys, nfs.ErrAcces,
+			false,
+		},
+		"no flavor asked for": {nfs.ClientRule{}, at("700", rpc.TransportTCP), none, nfs.OK, false},
+		"sys only, sys":       {nfs.ClientRule{Flavors: nfs.FlavorSys}, at("700", rpc.TransportTCP), sys, nfs.OK, false},
+		"sys only, none":      {nfs.ClientRule{Flavors: nfs.FlavorSys}, at("700", rpc.TransportTCP), none, 0, true},
+		"none only, sys":      {nfs.ClientRule{Flavors: nfs.FlavorNone}, at("700", rpc.TransportTCP), sys, 0, true},
+		"both, none is nobody": {
+			nfs.ClientRule{Flavors: nfs.FlavorSys | nfs.FlavorNone},
+			at("700", rpc.TransportTCP), none,
+			nfs.OK, false,
+		},
+		"no rule for the client": {
+			nfs.ClientRule{},
+			rpc.Peer{Addr: netip.MustParseAddrPort("[2001:db8::1]:700"), Transport: rpc.TransportTCP},
+			sys, nfs.ErrAcces, false,
+		},
 	} {
 		r.only(nfs.Export{Clients: everyone(c.rule)})
 		got := r.as(c.peer, c.cred, Program, ProcGetAttr, func(e *xdr.Encoder) { EncodeHandle(e, r.oneRoot()) })
@@ -248,7 +267,10 @@ func TestNested(t *testing.T) {
 		}
 		if err := r.table.Replace([]*nfs.Export{
 			{ID: 1, Pseudo: "/one", FS: r.fs, CrossMnt: c.crossmnt},
-			{ID: 2, Pseudo: "/one/sub/child", FS: memfs.New(memfs.Options{FSID: 98, RootMode: 0o755}), Ident: 99, Clients: []nfs.ClientRule{child}, Place: &nfs.Place{Export: 1, Dir: sub, Name: "child"}},
+			{
+				ID: 2, Pseudo: "/one/sub/child", FS: memfs.New(memfs.Options{FSID: 98, RootMode: 0o755}), Ident: 99,
+				Clients: []nfs.ClientRule{child}, Place: &nfs.Place{Export: 1, Dir: sub, Name: "child"},
+			},
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -289,7 +311,10 @@ func TestThrottle(t *testing.T) {
 		var e xdr.Encoder
 		rpc.EncodeCall(&e, uint32(1000+i), Program, 3, ProcGetAttr, &sys)
 		EncodeHandle(&e, r.oneRoot())
-		c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(friend)}, BulkMax: -1, Reply: func(_ *rpc.Call, drop bool) { replies <- drop }}
+		c := &rpc.Call{
+			Peer: rpc.Peer{Addr: netip.MustParseAddrPort(friend)}, BulkMax: -1,
+			Reply: func(_ *rpc.Call, drop bool) { replies <- drop },
+		}
 		r.srv.Dispatch(c, xdr.NewDecoder(e.AppendFlat(nil)), false)
 	}
 	issued := time.Since(begin)
@@ -302,7 +327,8 @@ func TestThrottle(t *testing.T) {
 		t.Errorf("%d operations took %v", calls, took)
 	}
 	// Those before have left some to be served at once, the more the longer it took to ask for all.
-	if n, least := r.count.Throttled.Load(), calls-perSecond/8-int(perSecond*issued.Seconds())-1; int(n) < least || n > calls {
+	if n, least := r.count.Throttled.Load(),
+		calls-perSecond/8-int(perSecond*issued.Seconds())-1; int(n) < least || n > calls {
 		t.Errorf("%d waited, of %d at least", n, least)
 	}
 	// More than can wait, or for too long, are told to come again.
@@ -313,13 +339,16 @@ func TestThrottle(t *testing.T) {
 		rpc.EncodeCall(&e, 5000, Program, 3, ProcGetAttr, &sys)
 		EncodeHandle(&e, r.oneRoot())
 		told := make(chan nfs.Status, 1)
-		c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(friend)}, BulkMax: -1, Reply: func(c *rpc.Call, drop bool) {
-			d := xdr.NewDecoder(c.Res.AppendFlat(nil))
-			d.Skip(24)
-			if st := nfs.Status(d.Uint32()); !drop {
-				told <- st
-			}
-		}}
+		c := &rpc.Call{
+			Peer: rpc.Peer{Addr: netip.MustParseAddrPort(friend)}, BulkMax: -1,
+			Reply: func(c *rpc.Call, drop bool) {
+				d := xdr.NewDecoder(c.Res.AppendFlat(nil))
+				d.Skip(24)
+				if st := nfs.Status(d.Uint32()); !drop {
+					told <- st
+				}
+			},
+		}
 		r.srv.Dispatch(c, xdr.NewDecoder(e.AppendFlat(nil)), true)
 		select {
 		case st := <-told:
@@ -370,7 +399,10 @@ func TestByName(t *testing.T) {
 // where there is a limit. A call that has paid does not pay again when it is served.
 func TestPace(t *testing.T) {
 	r := newRig(t)
-	srv := rpc.NewServer(rpc.ServerConfig{Programs: Programs(nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count}), Paced: r.table.Limited})
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: Programs(nfs.Config{
+		Exports: r.table, Codec: r.codec,
+		Counters: &r.count,
+	}), Paced: r.table.Limited})
 	defer srv.Close()
 	const size = 1 << 20
 	message := func(proc uint32, fh []byte) xdr.Decoder {
@@ -423,7 +455,10 @@ func TestPace(t *testing.T) {
 		t.Errorf("another client waits %v, %v", wait, ok)
 	}
 	// What does not decode, or is not paced, is seen when it is served.
-	for _, m := range []xdr.Decoder{message(ProcCommit, fh), message(ProcRead, []byte("no handle")), xdr.NewDecoder([]byte{1, 2, 3})} {
+	for _, m := range []xdr.Decoder{
+		message(ProcCommit, fh), message(ProcRead, []byte("no handle")),
+		xdr.NewDecoder([]byte{1, 2, 3}),
+	} {
 		if limit, _, ok := pace(friend, m, 0, true); limit != 0 || !ok {
 			t.Errorf("limit %d, %v", limit, ok)
 		}

@@ -27,7 +27,9 @@ type failing struct {
 	ready int // the most bytes that can be read without waiting; 0: all
 }
 
-func (f *failing) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool, error) {
+func (f *failing) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool,
+	error,
+) {
 	if f.read != nil {
 		if err := f.read(nowait); err != nil {
 			return 0, false, err
@@ -69,7 +71,10 @@ func newRig(t testing.TB) *rig {
 		t.Fatal(err)
 	}
 	r.srv = rpc.NewServer(rpc.ServerConfig{
-		Programs: Programs(nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count, ShowAll: func() bool { return r.showAll }}), Workers: 2,
+		Programs: Programs(nfs.Config{
+			Exports: r.table, Codec: r.codec, Counters: &r.count,
+			ShowAll: func() bool { return r.showAll },
+		}), Workers: 2,
 	})
 	t.Cleanup(r.srv.Close)
 	return r
@@ -221,7 +226,8 @@ func (r *rig) write(h []byte, off uint64, data string, how blockstore.Stability)
 	w := DecodeWcc(d)
 	n, committed, v := d.Uint32(), d.Uint32(), DecodeVerifier(d)
 	r.end("WRITE", d)
-	if st != nfs.OK || w.Post == nil || w.Pre == nil || int(n) != len(data) || committed < uint32(how) || v != r.fs.Verifier() {
+	if st != nfs.OK || w.Post == nil || w.Pre == nil || int(n) != len(data) || committed < uint32(how) ||
+		v != r.fs.Verifier() {
 		r.t.Fatalf("WRITE: %v %v %d %d %x", st, w, n, committed, v)
 	}
 }
@@ -286,12 +292,16 @@ func TestFiles(t *testing.T) {
 	size, mode := uint64(5), uint32(0o600)
 	st, d = r.nfs(ProcSetAttr, func(e *xdr.Encoder) {
 		EncodeHandle(e, h)
-		EncodeSetAttr(e, &blockstore.SetAttr{Size: &size, Mode: &mode, MtimeHow: blockstore.TimeClient, Mtime: time.Unix(1000, 5)})
+		EncodeSetAttr(e, &blockstore.SetAttr{
+			Size: &size, Mode: &mode, MtimeHow: blockstore.TimeClient,
+			Mtime: time.Unix(1000, 5),
+		})
 		e.Bool(false)
 	})
 	w = DecodeWcc(d)
 	r.end("SETATTR", d)
-	if st != nfs.OK || w.Post == nil || w.Post.Size != 5 || w.Post.Mode != 0o600 || !w.Post.Mtime.Equal(time.Unix(1000, 5)) {
+	if st != nfs.OK || w.Post == nil || w.Post.Size != 5 || w.Post.Mode != 0o600 ||
+		!w.Post.Mtime.Equal(time.Unix(1000, 5)) {
 		t.Errorf("SETATTR: %v %+v", st, w.Post)
 	}
 	st, d = r.nfs(ProcGetAttr, fhArgs(h))
@@ -548,10 +558,22 @@ func TestFailures(t *testing.T) {
 		{"no room for a head", ProcReadDir, fhArgs(root, 0, 0, 0, 0, 8), post, nfs.ErrTooSmall},
 		{"bad cookie", ProcReadDir, fhArgs(root, 1<<31, 0, 0, 0, 4096), post, nfs.ErrBadCookie},
 		{"readlink of a file", ProcReadLink, fhArgs(f), post, nfs.ErrInval},
-		{"count above the data", ProcWrite, func(e *xdr.Encoder) { readArgs(f, 0, 2)(e); e.Uint32(0); e.String("x") }, wcc, nfs.ErrInval},
-		{"link into another export", ProcLink, func(e *xdr.Encoder) { EncodeHandle(e, f); dirArgs(two, "x")(e) }, postWcc, nfs.ErrXDev},
-		{"rename into another export", ProcRename, func(e *xdr.Encoder) { dirArgs(root, "f")(e); dirArgs(two, "x")(e) }, wccWcc, nfs.ErrXDev},
-		{"rename to a dead handle", ProcRename, func(e *xdr.Encoder) { dirArgs(root, "f")(e); dirArgs(gone, "x")(e) }, wccWcc, nfs.ErrStale},
+		{
+			"count above the data", ProcWrite, func(e *xdr.Encoder) { readArgs(f, 0, 2)(e); e.Uint32(0); e.String("x") }, wcc,
+			nfs.ErrInval,
+		},
+		{
+			"link into another export", ProcLink, func(e *xdr.Encoder) { EncodeHandle(e, f); dirArgs(two, "x")(e) }, postWcc,
+			nfs.ErrXDev,
+		},
+		{
+			"rename into another export", ProcRename, func(e *xdr.Encoder) { dirArgs(root, "f")(e); dirArgs(two, "x")(e) },
+			wccWcc, nfs.ErrXDev,
+		},
+		{
+			"rename to a dead handle", ProcRename, func(e *xdr.Encoder) { dirArgs(root, "f")(e); dirArgs(gone, "x")(e) }, wccWcc,
+			nfs.ErrStale,
+		},
 	} {
 		check(c.name, c.proc, c.args, c.body, c.want)
 	}
@@ -565,11 +587,15 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%s: %v", name, st)
 		}
 	}
-	if _, st := r.try(Program, ProcWrite, func(e *xdr.Encoder) { readArgs(f, 0, 1)(e); e.Uint32(3); e.String("x") }); st != rpc.GarbageArgs {
+	if _, st := r.try(Program, ProcWrite,
+		func(e *xdr.Encoder) { readArgs(f, 0, 1)(e); e.Uint32(3); e.String("x") }); st != rpc.GarbageArgs {
 		t.Errorf("stable_how 3: %v", st)
 	}
 	m := r.count.Snapshot()
-	for _, k := range []string{"nfs_bad_handles", "nfs_forged_handles", "nfs_gone_exports", "nfs_denied_clients", "nfs_garbage", "nfs_status_ROFS"} {
+	for _, k := range []string{
+		"nfs_bad_handles", "nfs_forged_handles", "nfs_gone_exports", "nfs_denied_clients",
+		"nfs_garbage", "nfs_status_ROFS",
+	} {
 		if m[k] == 0 {
 			t.Errorf("%s was not counted", k)
 		}
@@ -610,7 +636,8 @@ func TestReadWaitsOnWorkers(t *testing.T) {
 		r.fs.read = func(nowait bool) error { waits = append(waits, nowait); return nil }
 		before := r.count.ReadsMoved.Load()
 		got, eof := r.read(h, 0, uint32(c.n))
-		if moved := r.count.ReadsMoved.Load() - before; got != c.want || eof != c.eof || len(waits) != 1+c.moved || moved != uint64(c.moved) {
+		if moved := r.count.ReadsMoved.Load() - before; got != c.want || eof != c.eof || len(waits) != 1+c.moved ||
+			moved != uint64(c.moved) {
 			t.Errorf("%+v: %q %v, %v, %d moved", c, got, eof, waits, moved)
 		}
 	}
@@ -753,7 +780,8 @@ func TestFilesystemProperties(t *testing.T) {
 	d.Uint64()
 	props := d.Uint32()
 	r.end("FSINFO", d)
-	if st != nfs.OK || a == nil || w != [7]uint32{1 << 20, 1 << 20, 4096, 1 << 20, 1 << 20, 4096, 64 << 10} || size == 0 || props != 0x1B {
+	if st != nfs.OK || a == nil || w != [7]uint32{1 << 20, 1 << 20, 4096, 1 << 20, 1 << 20, 4096, 64 << 10} || size == 0 ||
+		props != 0x1B {
 		t.Errorf("FSINFO: %v %v %d %x", st, w, size, props)
 	}
 	st, d = r.nfs(ProcFSStat, fhArgs(root))
@@ -806,7 +834,8 @@ func TestMount(t *testing.T) {
 		}
 	}
 	r.peer = friend
-	if _, st := r.try(MountProgram, MountMnt, func(e *xdr.Encoder) { e.Opaque(make([]byte, nfs.PathMax+1)) }); st != rpc.GarbageArgs {
+	if _, st := r.try(MountProgram, MountMnt,
+		func(e *xdr.Encoder) { e.Opaque(make([]byte, nfs.PathMax+1)) }); st != rpc.GarbageArgs {
 		t.Errorf("a path too long: %v", st)
 	}
 	dump := func() (out []string) {
@@ -875,7 +904,8 @@ func TestReadDoesNotAllocate(t *testing.T) {
 	r := newRig(t)
 	h := r.file(r.root(), "f", string(make([]byte, 64<<10)))
 	var e xdr.Encoder
-	rpc.EncodeCall(&e, 1, Program, Version, ProcRead, &rpc.Cred{Flavor: rpc.AuthSys, Machine: "client", Groups: []uint32{1, 2}})
+	rpc.EncodeCall(&e, 1, Program, Version, ProcRead,
+		&rpc.Cred{Flavor: rpc.AuthSys, Machine: "client", Groups: []uint32{1, 2}})
 	readArgs(h, 0, 64<<10)(&e)
 	mem := make([]byte, 64<<10)
 	c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(friend)}}

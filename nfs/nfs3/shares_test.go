@@ -38,8 +38,14 @@ func TestReservedByOthers(t *testing.T) {
 	}{
 		{"READ", ProcRead, func(_, fh []byte) func(*xdr.Encoder) { return fhArgs(fh, 0, 0, 10) }, true, false},
 		{"WRITE", ProcWrite, func(_, fh []byte) func(*xdr.Encoder) { return writeArgs(fh) }, false, true},
-		{"SETATTR of the size", ProcSetAttr, func(_, fh []byte) func(*xdr.Encoder) { return setArgs(fh, &blockstore.SetAttr{Size: &size}) }, false, true},
-		{"SETATTR of the mode", ProcSetAttr, func(_, fh []byte) func(*xdr.Encoder) { return setArgs(fh, &blockstore.SetAttr{Mode: &mode}) }, false, false},
+		{
+			"SETATTR of the size", ProcSetAttr,
+			func(_, fh []byte) func(*xdr.Encoder) { return setArgs(fh, &blockstore.SetAttr{Size: &size}) }, false, true,
+		},
+		{
+			"SETATTR of the mode", ProcSetAttr,
+			func(_, fh []byte) func(*xdr.Encoder) { return setArgs(fh, &blockstore.SetAttr{Mode: &mode}) }, false, false,
+		},
 		{"CREATE that cuts it", ProcCreate, func(root, _ []byte) func(*xdr.Encoder) {
 			return dirArgs(root, "f", words(CreateUnchecked), sattr(&blockstore.SetAttr{Size: &size}))
 		}, false, true},

@@ -30,7 +30,9 @@ type losing struct {
 
 func (f *losing) Verifier() [8]byte { return f.verf }
 
-func (f *losing) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
+func (f *losing) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int,
+	blockstore.Stability, blockstore.Wcc, error,
+) {
 	f.verf[0]++
 	return f.FS.WriteAt(c, h, p, off, how)
 }
@@ -40,8 +42,8 @@ func (f *losing) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, n u
 	return f.FS.Commit(c, h, off, n)
 }
 
-// TestVerifierOfLostWrites: what is lost while a WRITE or a COMMIT is under way, the client sees by the verifiers: that
-// of a WRITE is of before, that of a COMMIT of after.
+// TestVerifierOfLostWrites: what is lost while a WRITE or a COMMIT is under way, the client sees by
+// the verifiers: that of a WRITE is of before, that of a COMMIT of after.
 func TestVerifierOfLostWrites(t *testing.T) {
 	r := newRig(t)
 	f := &losing{FS: r.fs}
@@ -50,7 +52,8 @@ func TestVerifierOfLostWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	mode := uint32(0o600)
-	h, _ := r.make(ProcCreate, dirArgs(r.root(), "f", words(uint32(blockstore.Unchecked)), sattr(&blockstore.SetAttr{Mode: &mode})))
+	h, _ := r.make(ProcCreate, dirArgs(r.root(), "f", words(uint32(blockstore.Unchecked)),
+		sattr(&blockstore.SetAttr{Mode: &mode})))
 	was := f.verf
 	st, d := r.nfs(ProcWrite, func(e *xdr.Encoder) {
 		EncodeHandle(e, h)
@@ -111,7 +114,8 @@ func TestWriteWhereItArrived(t *testing.T) {
 		{"to no export", rpc.TransportRDMA, 9, 0, 100, true},
 	} {
 		var e xdr.Encoder
-		rpc.EncodeCall(&e, 1, Program, Version, ProcWrite, &rpc.Cred{Flavor: rpc.AuthSys, Machine: "client", UID: c.uid, GID: c.uid})
+		rpc.EncodeCall(&e, 1, Program, Version, ProcWrite,
+			&rpc.Cred{Flavor: rpc.AuthSys, Machine: "client", UID: c.uid, GID: c.uid})
 		var b [nfs.HandleMax]byte
 		EncodeHandle(&e, r.codec.Append(b[:0], c.export, &h))
 		e.Uint64(0)

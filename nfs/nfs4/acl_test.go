@@ -56,7 +56,11 @@ func TestACLs(t *testing.T) {
 	if n := x.attr(x.handle(), AttrACLSupport).Uint32(); n != 0 {
 		t.Errorf("aclsupport of the pseudo file system %d", n)
 	}
-	want := []acl.ACE{{Mask: aclR | aclW | aclO, Who: acl.Owner}, {Mask: aclR | aclT, Who: acl.Group}, {Mask: aclR | aclT, Who: acl.Everyone}}
+	want := []acl.ACE{
+		{Mask: aclR | aclW | aclO, Who: acl.Owner},
+		{Mask: aclR | aclT, Who: acl.Group},
+		{Mask: aclR | aclT, Who: acl.Everyone},
+	}
 	if got := x.acl(fh); !slices.Equal(got, want) {
 		t.Errorf("of the mode: %+v", got)
 	}
@@ -101,7 +105,10 @@ func TestACLs(t *testing.T) {
 		{Mask: aclR | aclW | aclX | acl.DeleteChild | aclO, Who: acl.Owner},
 		{Mask: aclR | aclX | aclT, Who: acl.Group},
 		{Mask: aclT, Who: acl.Everyone},
-		{Flags: acl.FileInherit | acl.DirInherit | acl.InheritOnly, Mask: aclR | aclW | aclX | acl.DeleteChild | aclO, Who: acl.Owner},
+		{
+			Flags: acl.FileInherit | acl.DirInherit | acl.InheritOnly, Mask: aclR | aclW | aclX | acl.DeleteChild | aclO,
+			Who: acl.Owner,
+		},
 		{Flags: acl.FileInherit | acl.DirInherit | acl.InheritOnly, Mask: aclR | aclW | acl.DeleteChild | aclT, ID: 1000},
 		{Flags: acl.FileInherit | acl.DirInherit | acl.InheritOnly, Mask: aclR | aclX | aclT, Who: acl.Group},
 		{Flags: acl.FileInherit | acl.DirInherit | acl.InheritOnly, Mask: aclT, Who: acl.Everyone},
@@ -189,7 +196,10 @@ func TestFSLocations(t *testing.T) {
 	r := newRig(t)
 	x := r.session(1, "one")
 	for _, c := range []struct{ path, want []string }{
-		{nil, nil}, {[]string{"deep"}, nil}, {[]string{"one"}, []string{"one"}}, {[]string{"deep", "two"}, []string{"deep", "two"}},
+		{nil, nil},
+		{[]string{"deep"}, nil},
+		{[]string{"one"}, []string{"one"}},
+		{[]string{"deep", "two"}, []string{"deep", "two"}},
 	} {
 		d := x.attr(x.handle(c.path...), AttrFSLocations)
 		var got []string
@@ -213,7 +223,10 @@ func (f withoutACLs) Limits() blockstore.Limits {
 
 func TestNoACLs(t *testing.T) {
 	r := newRig(t)
-	if err := r.table.Replace([]*nfs.Export{{ID: 4, Pseudo: "/plain", FS: withoutACLs{memfs.New(memfs.Options{FSID: 80})}, Clients: r.table.ByID(1).Clients}}); err != nil {
+	if err := r.table.Replace([]*nfs.Export{{
+		ID: 4, Pseudo: "/plain", FS: withoutACLs{memfs.New(memfs.Options{FSID: 80})},
+		Clients: r.table.ByID(1).Clients,
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	x := r.session(2, "one")
@@ -228,10 +241,12 @@ func TestNoACLs(t *testing.T) {
 		t.Errorf("%x", got)
 	}
 	set := attrs(BitmapOf(AttrACL), aclArg())
-	if st := x.do(op(OpPutFH, dir), op(OpSetAttr, state.Anonymous, set)).ok(OpPutFH).next(OpSetAttr); st != nfs.ErrAttrNotSupp {
+	if st := x.do(op(OpPutFH, dir),
+		op(OpSetAttr, state.Anonymous, set)).ok(OpPutFH).next(OpSetAttr); st != nfs.ErrAttrNotSupp {
 		t.Error(st)
 	}
-	x.do(op(OpPutFH, dir), op(OpCreate, uint32(blockstore.TypeDir), "dir", set)).ok(OpPutFH).fails(OpCreate, nfs.ErrAttrNotSupp)
+	x.do(op(OpPutFH, dir), op(OpCreate, uint32(blockstore.TypeDir), "dir", set)).ok(OpPutFH).fails(OpCreate,
+		nfs.ErrAttrNotSupp)
 	x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", "file", CreateGuarded, set)).ok(OpPutFH).fails(OpOpen,
 		nfs.ErrAttrNotSupp)
 }

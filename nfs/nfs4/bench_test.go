@@ -29,8 +29,10 @@ func BenchmarkCompound(b *testing.B) {
 	}{
 		{"SEQUENCE", nil},
 		{"READ of 4 KiB", []args{op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(4096))}},
-		{"WRITE of 4 KiB", []args{op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), data),
-			op(OpGetAttr, BitmapOf(3, 4, 52, 53))}},
+		{"WRITE of 4 KiB", []args{
+			op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), data),
+			op(OpGetAttr, BitmapOf(3, 4, 52, 53)),
+		}},
 		{"GETATTR", []args{op(OpPutFH, fh), op(OpGetAttr, standard)}},
 		{"LOOKUP", []args{op(OpPutFH, x.handle("one")), op(OpLookup, "file"), op(OpGetFH), op(OpGetAttr, standard)}},
 	} {
@@ -61,7 +63,8 @@ func BenchmarkCompound(b *testing.B) {
 // slotSeq is the sequence of the slot that the benchmarks share.
 var slotSeq uint32
 
-// BenchmarkCreate makes files in a directory of the host and closes them, with the journal of calls and without it.
+// BenchmarkCreate makes files in a directory of the host and closes them, with the journal of calls
+// and without it.
 func BenchmarkCreate(b *testing.B) {
 	for _, journal := range []bool{false, true} {
 		b.Run(fmt.Sprintf("journal %v", journal), func(b *testing.B) {

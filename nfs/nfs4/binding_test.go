@@ -22,12 +22,28 @@ func TestSessionsOfOthers(t *testing.T) {
 		uid         uint32
 		use, bind   nfs.Status // what the other is answered
 	}{
-		{"another name", tls, rpc.Peer{Security: rpc.MutualTLS, Name: "two.example"}, friend, 0, nfs.ErrBadSession, nfs.ErrBadSession},
-		{"another name and address", tls, rpc.Peer{Security: rpc.MutualTLS, Name: "two.example"}, reader, 0, nfs.ErrBadSession, nfs.ErrBadSession},
+		{
+			"another name", tls,
+			rpc.Peer{Security: rpc.MutualTLS, Name: "two.example"},
+			friend, 0, nfs.ErrBadSession,
+			nfs.ErrBadSession,
+		},
+		{
+			"another name and address", tls,
+			rpc.Peer{Security: rpc.MutualTLS, Name: "two.example"},
+			reader, 0,
+			nfs.ErrBadSession, nfs.ErrBadSession,
+		},
 		{"no certificate", tls, rpc.Peer{Security: rpc.TLS}, friend, 0, nfs.ErrBadSession, nfs.ErrBadSession},
 		{"no TLS", tls, rpc.Peer{}, friend, 0, nfs.ErrBadSession, nfs.ErrBadSession},
 		{"TLS", rpc.Peer{}, tls, friend, 0, nfs.ErrBadSession, nfs.ErrBadSession},
-		{"another partition", rpc.Peer{PKey: 0x8001}, rpc.Peer{PKey: 0x8002}, friend, 0, nfs.ErrBadSession, nfs.ErrBadSession},
+		{
+			"another partition",
+			rpc.Peer{PKey: 0x8001},
+			rpc.Peer{PKey: 0x8002},
+			friend, 0, nfs.ErrBadSession,
+			nfs.ErrBadSession,
+		},
 		{"no partition", rpc.Peer{PKey: 0x8001}, rpc.Peer{}, friend, 0, nfs.ErrBadSession, nfs.ErrBadSession},
 		{"another user", rpc.Peer{}, rpc.Peer{}, friend, 1000, nfs.OK, nfs.ErrBadSession},
 		{"another address and user", rpc.Peer{}, rpc.Peer{}, reader, 1000, nfs.ErrConnNotBound, nfs.ErrBadSession},
@@ -53,7 +69,8 @@ func TestSessionsOfOthers(t *testing.T) {
 				if got := r.compound(2, op(OpDestroySession, x.id)).status; got != nfs.ErrBadSession {
 					t.Errorf("DESTROY_SESSION: %v", got)
 				}
-				again := op(OpCreateSession, x.client, uint32(1), uint32(2), channelArgs(4096, 4096, 0, 2, 16), channelArgs(4096, 4096, 0, 2, 16), uint32(0), uint32(1), uint32(0))
+				again := op(OpCreateSession, x.client, uint32(1), uint32(2), channelArgs(4096, 4096, 0, 2, 16),
+					channelArgs(4096, 4096, 0, 2, 16), uint32(0), uint32(1), uint32(0))
 				if got := r.compound(2, again).status; got == nfs.OK || got == nfs.ErrSeqMisordered {
 					t.Errorf("CREATE_SESSION, as a retry that would be told the session: %v", got)
 				}
@@ -107,8 +124,8 @@ func TestOwnerStringsOfOthers(t *testing.T) {
 	}
 }
 
-// TestClientMoves: a client that comes from another address keeps its session, once it has bound it from there
-// or has named its verifier.
+// TestClientMoves: a client that comes from another address keeps its session, once it has bound it
+// from there or has named its verifier.
 func TestClientMoves(t *testing.T) {
 	for _, how := range []string{"BIND_CONN_TO_SESSION", "EXCHANGE_ID", "CREATE_SESSION"} {
 		r := newRig(t)
@@ -117,7 +134,8 @@ func TestClientMoves(t *testing.T) {
 		if got := r.compound(1, x.sequence(x.seq+1, 0)).status; got != nfs.ErrConnNotBound {
 			t.Fatalf("SEQUENCE from elsewhere: %v", got)
 		}
-		create := op(OpCreateSession, x.client, uint32(2), uint32(2), channelArgs(4096, 4096, 512, 8, 8), channelArgs(4096, 4096, 0, 2, 16), uint32(0), uint32(1), uint32(0))
+		create := op(OpCreateSession, x.client, uint32(2), uint32(2), channelArgs(4096, 4096, 512, 8, 8),
+			channelArgs(4096, 4096, 0, 2, 16), uint32(0), uint32(1), uint32(0))
 		switch how {
 		case "BIND_CONN_TO_SESSION":
 			r.compound(1, op(OpBindConnToSession, x.id, uint32(bindFore), false)).ok(OpBindConnToSession)
@@ -150,7 +168,8 @@ func TestClientMoves(t *testing.T) {
 	x := r.session(1, "owner")
 	r.peer = reader
 	r.now = r.now.Add(time.Hour)
-	r.compound(1, op(OpCreateSession, x.client, uint32(2), uint32(2), channelArgs(4096, 4096, 512, 8, 8), channelArgs(4096, 4096, 0, 2, 16), uint32(0), uint32(1), uint32(0))).
+	r.compound(1, op(OpCreateSession, x.client, uint32(2), uint32(2), channelArgs(4096, 4096, 512, 8, 8),
+		channelArgs(4096, 4096, 0, 2, 16), uint32(0), uint32(1), uint32(0))).
 		fails(OpCreateSession, nfs.ErrStaleClientID)
 }
 
@@ -180,7 +199,8 @@ func TestStrangersAreAudited(t *testing.T) {
 	for range 100 {
 		r.compound(1, op(OpDestroySession, x.id))
 	}
-	if n := strings.Count(b.String(), "nfs4_session_denied"); n != 1 || !strings.Contains(b.String(), "client=192.0.2.1") || !strings.Contains(b.String(), "operation=DESTROY_SESSION") {
+	if n := strings.Count(b.String(), "nfs4_session_denied"); n != 1 ||
+		!strings.Contains(b.String(), "client=192.0.2.1") || !strings.Contains(b.String(), "operation=DESTROY_SESSION") {
 		t.Errorf("%d lines: %s", n, b.String())
 	}
 	r.now = r.now.Add(2 * time.Second)
@@ -209,7 +229,8 @@ func TestBindingOutlivesUpgrades(t *testing.T) {
 	x.do()
 }
 
-// TestMemoryByExports: who may make the server remember how much depends on whether an export admits him.
+// TestMemoryByExports: who may make the server remember how much depends on whether an export
+// admits him.
 func TestMemoryByExports(t *testing.T) {
 	r := newRig(t)
 	r.limits.Memory = 16 << 20

@@ -9,7 +9,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// longBitmap is a bitmap4 of n words with an attribute of the first and with the last bit of the last one.
+// longBitmap is a bitmap4 of n words with an attribute of the first and with the last bit of the
+// last one.
 func longBitmap(n int, attr int) args {
 	return func(e *xdr.Encoder) {
 		e.Uint32(uint32(n))
@@ -21,9 +22,9 @@ func longBitmap(n int, attr int) args {
 	}
 }
 
-// TestLongBitmaps: attributes that nobody knows, beyond 255 too, are left out where they are asked for, and not
-// supported where they are set or compared. A bitmap that does not end with the message is BADXDR, whatever it says of
-// its length.
+// TestLongBitmaps: attributes that nobody knows, beyond 255 too, are left out where they are asked
+// for, and not supported where they are set or compared. A bitmap that does not end with the
+// message is BADXDR, whatever it says of its length.
 func TestLongBitmaps(t *testing.T) {
 	r := newRig(t)
 	x := r.session(2, "one")
@@ -49,7 +50,8 @@ func TestLongBitmaps(t *testing.T) {
 			t.Errorf("%d words: READDIR has %x", words, got)
 		}
 		x.do(op(OpPutFH, fh), op(OpIOAdvise, id, uint64(0), uint64(1), b)).ok(OpPutFH).ok(OpIOAdvise)
-		x.do(op(OpPutFH, dir), op(OpGetDirDelegation, false, b, uint64(0), uint32(0), uint64(0), uint32(0), b, b)).ok(OpPutFH).ok(OpGetDirDelegation)
+		x.do(op(OpPutFH, dir), op(OpGetDirDelegation, false, b, uint64(0), uint32(0), uint64(0), uint32(0), b,
+			b)).ok(OpPutFH).ok(OpGetDirDelegation)
 		size := part(longBitmap(words, AttrSize), string(make([]byte, 8)))
 		for _, c := range []struct {
 			fh []byte
@@ -70,11 +72,13 @@ func TestLongBitmaps(t *testing.T) {
 	}
 	for _, words := range []uint32{1, 9, 1 << 20, 1 << 30, 1<<32 - 1} {
 		x.do(op(OpPutFH, fh), op(OpGetAttr, words)).ok(OpPutFH).fails(OpGetAttr, nfs.ErrBadXDR)
-		if st := x.do(op(OpPutFH, fh), op(OpSetAttr, state.Anonymous, words)).ok(OpPutFH).next(OpSetAttr); st != nfs.ErrBadXDR {
+		if st := x.do(op(OpPutFH, fh),
+			op(OpSetAttr, state.Anonymous, words)).ok(OpPutFH).next(OpSetAttr); st != nfs.ErrBadXDR {
 			t.Errorf("%d words and no more: SETATTR: %v", words, st)
 		}
 	}
-	// What a client says of a file that is delegated to it has the attributes that it was asked for, and no others.
+	// What a client says of a file that is delegated to it has the attributes that it was asked for,
+	// and no others.
 	var e xdr.Encoder
 	part(longBitmap(40, AttrSize), strings.Repeat("s", 8))(&e)
 	d := xdr.NewDecoder(e.B)

@@ -221,7 +221,8 @@ func TestRevokedOnTheWire(t *testing.T) {
 	if f := a.flags(); f != statusRevoked {
 		t.Errorf("flags %x", f)
 	}
-	a.do(op(OpPutFH, fh), op(OpWrite, p.deleg, uint64(0), 2, []byte("late"))).ok(OpPutFH).fails(OpWrite, nfs.ErrDelegRevoked)
+	a.do(op(OpPutFH, fh), op(OpWrite, p.deleg, uint64(0), 2, []byte("late"))).ok(OpPutFH).fails(OpWrite,
+		nfs.ErrDelegRevoked)
 	a.do(op(OpPutFH, fh), op(OpDelegReturn, p.deleg)).ok(OpPutFH).fails(OpDelegReturn, nfs.ErrDelegRevoked)
 	q := a.do(op(OpTestStateID, 1, p.deleg)).ok(OpTestStateID)
 	if n, st := q.Uint32(), nfs.Status(q.Uint32()); n != 1 || st != nfs.ErrDelegRevoked {
@@ -260,7 +261,8 @@ func TestCallbackCredential(t *testing.T) {
 		cl := newCallee(t)
 		r.back = cl
 		fore := channelArgs(1<<20, 1<<20, 2048, 16, 8)
-		q := r.compound(1, op(OpCreateSession, id, seq, uint32(2), fore, channelArgs(4096, 4096, 0, 2, 16), uint32(0x40000000), c.list)).ok(OpCreateSession)
+		q := r.compound(1, op(OpCreateSession, id, seq, uint32(2), fore, channelArgs(4096, 4096, 0, 2, 16),
+			uint32(0x40000000), c.list)).ok(OpCreateSession)
 		x := &sess{r: r, minor: 1, client: id, id: DecodeSessionID(q.Decoder)}
 		q.Uint32()
 		if flags := q.Uint32(); (flags == sessionBack) != c.ok {
@@ -283,7 +285,8 @@ func TestCallbackCredential(t *testing.T) {
 		if st := x.do(op(OpBackchannelCtl, uint32(0x40000000), uint32(1), gss)).next(OpBackchannelCtl); st != nfs.ErrInval {
 			t.Error(st)
 		}
-		x.do(op(OpBackchannelCtl, uint32(0x40000000), uint32(1), uint32(1), uint32(0), "later", uint32(9), uint32(9), uint32(0))).ok(OpBackchannelCtl)
+		x.do(op(OpBackchannelCtl, uint32(0x40000000), uint32(1), uint32(1), uint32(0), "later", uint32(9), uint32(9),
+			uint32(0))).ok(OpBackchannelCtl)
 		next := newCallee(t)
 		next.answer = cl.answer
 		r.back = next
@@ -301,27 +304,31 @@ func checkCred(t *testing.T, what string, c *rpc.Cred, sys bool, uid uint32) {
 	}
 }
 
-// TestNoUseBackchannel: one by which nothing could be recalled is too small, whether or not it is wanted at once. One
-// without slots is none.
+// TestNoUseBackchannel: one by which nothing could be recalled is too small, whether or not it is
+// wanted at once. One without slots is none.
 func TestNoUseBackchannel(t *testing.T) {
 	small := newRig(t)
 	id, seq, _ := small.exchange("small", 1)
 	for _, back := range []args{
-		channelArgs(10, 4096, 0, 2, 16), channelArgs(511, 4096, 0, 2, 16), channelArgs(4096, 10, 0, 2, 16), channelArgs(4096, 4096, 0, 1, 16),
+		channelArgs(10, 4096, 0, 2, 16), channelArgs(511, 4096, 0, 2, 16), channelArgs(4096, 10, 0, 2, 16),
+		channelArgs(4096, 4096, 0, 1, 16),
 	} {
 		for _, flags := range []uint32{0, sessionBack} {
-			small.compound(1, op(OpCreateSession, id, seq, flags, channelArgs(4096, 4096, 0, 8, 8), back, uint32(0x40000000), uint32(0))).
+			small.compound(1, op(OpCreateSession, id, seq, flags, channelArgs(4096, 4096, 0, 8, 8), back, uint32(0x40000000),
+				uint32(0))).
 				fails(OpCreateSession, nfs.ErrTooSmall)
 		}
 	}
-	small.compound(1, op(OpCreateSession, id, seq, uint32(sessionBack), channelArgs(4096, 4096, 0, 8, 8), channelArgs(0, 0, 0, 0, 0), uint32(0x40000000), uint32(0))).
+	small.compound(1, op(OpCreateSession, id, seq, uint32(sessionBack), channelArgs(4096, 4096, 0, 8, 8),
+		channelArgs(0, 0, 0, 0, 0), uint32(0x40000000), uint32(0))).
 		fails(OpCreateSession, nfs.ErrTooSmall)
 	for _, back := range []args{channelArgs(4096, 4096, 0, 2, 0)} {
 		r := newRig(t)
 		p := r.compound(1, op(OpExchangeID, [8]byte{1}, "o", uint32(0), uint32(protectNone), uint32(0))).ok(OpExchangeID)
 		id, seq := p.Uint64(), p.Uint32()
 		r.back = newCallee(t)
-		q := r.compound(1, op(OpCreateSession, id, seq, uint32(2), channelArgs(1<<20, 1<<20, 2048, 16, 8), back, uint32(0x40000000), uint32(0))).ok(OpCreateSession)
+		q := r.compound(1, op(OpCreateSession, id, seq, uint32(2), channelArgs(1<<20, 1<<20, 2048, 16, 8), back,
+			uint32(0x40000000), uint32(0))).ok(OpCreateSession)
 		x := &sess{r: r, minor: 1, client: id, id: DecodeSessionID(q.Decoder)}
 		q.Uint32()
 		if flags := q.Uint32(); flags != 0 {

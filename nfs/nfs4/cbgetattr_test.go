@@ -198,7 +198,8 @@ func FuzzFileState(f *testing.F) {
 		}
 		var again xdr.Encoder
 		fileStateArgs(got.change, got.size)(&again)
-		if n := d.Offset(); n < 16 || !bytes.Equal(again.B[len(again.B)-16:], b[n-16:n]) || binary.BigEndian.Uint64(b[n-8:]) != got.size {
+		if n := d.Offset(); n < 16 || !bytes.Equal(again.B[len(again.B)-16:], b[n-16:n]) ||
+			binary.BigEndian.Uint64(b[n-8:]) != got.size {
 			t.Errorf("%+v of %x", got, b)
 		}
 	})

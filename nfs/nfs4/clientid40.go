@@ -49,8 +49,10 @@ const (
 // string the result is CLID_INUSE, with the address of that client.
 func setClientID(k *compound) nfs.Status {
 	d := &k.c.Args
-	a := state.SetClientID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(),
-		Verifier: decodeVerifier(d), Owner: d.Opaque(OwnerMax)}
+	a := state.SetClientID{
+		Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(),
+		Verifier: decodeVerifier(d), Owner: d.Opaque(OwnerMax),
+	}
 	a.Callback.Program = d.Uint32()
 	a.Callback.Netid, a.Callback.Addr = d.String(netidMax), d.String(uaddrMax)
 	a.Callback.Ident = d.Uint32()

@@ -79,8 +79,10 @@ func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 	if k.cur.x != nil {
 		c.Meta.Export = k.cur.x.ID
 	}
-	*k = compound{s: s, cred: blockstore.Cred{Groups: k.cred.Groups[:0]}, cacheBuf: k.cacheBuf, inChange: k.inChange[:0],
-		last: k.last}
+	*k = compound{
+		s: s, cred: blockstore.Cred{Groups: k.cred.Groups[:0]}, cacheBuf: k.cacheBuf, inChange: k.inChange[:0],
+		last: k.last,
+	}
 	s.pool.Put(k)
 	return st
 }

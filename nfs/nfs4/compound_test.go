@@ -52,23 +52,83 @@ func TestLoop(t *testing.T) {
 		{"version 4.3", 3, []args{root}, nil, nfs.ErrMinorVersMismatch},
 		{"without a session", 1, []args{root}, []result{{OpPutRootFH, nfs.ErrOpNotInSession}}, nfs.ErrOpNotInSession},
 		{"illegal without a session", 1, []args{op(2)}, []result{{OpIllegal, nfs.ErrOpIllegal}}, nfs.ErrOpIllegal},
-		{"alone, but not", 1, []args{exchangeArgs("x", 1, 0), root}, []result{{OpExchangeID, nfs.ErrNotOnlyOp}}, nfs.ErrNotOnlyOp},
-		{"illegal", 1, []args{seq, root, op(9999), getFH}, []result{{OpPutRootFH, fine}, {OpIllegal, nfs.ErrOpIllegal}}, nfs.ErrOpIllegal},
+		{
+			"alone, but not", 1,
+			[]args{exchangeArgs("x", 1, 0), root},
+			[]result{{OpExchangeID, nfs.ErrNotOnlyOp}},
+			nfs.ErrNotOnlyOp,
+		},
+		{
+			"illegal", 1,
+			[]args{seq, root, op(9999), getFH},
+			[]result{{OpPutRootFH, fine}, {OpIllegal, nfs.ErrOpIllegal}},
+			nfs.ErrOpIllegal,
+		},
 		{"OP_ILLEGAL itself", 2, []args{seq, op(OpIllegal)}, []result{{OpIllegal, nfs.ErrOpIllegal}}, nfs.ErrOpIllegal},
-		{"of 4.2 in 4.1", 1, []args{seq, root, op(OpSeek)}, []result{{OpPutRootFH, fine}, {OpIllegal, nfs.ErrOpIllegal}}, nfs.ErrOpIllegal},
-		{"of 4.2 in 4.2, not there", 2, []args{seq, root, op(OpWriteSame)}, []result{{OpPutRootFH, fine}, {OpWriteSame, nfs.ErrNotSupp}}, nfs.ErrNotSupp},
+		{
+			"of 4.2 in 4.1", 1,
+			[]args{seq, root, op(OpSeek)},
+			[]result{{OpPutRootFH, fine}, {OpIllegal, nfs.ErrOpIllegal}},
+			nfs.ErrOpIllegal,
+		},
+		{
+			"of 4.2 in 4.2, not there", 2,
+			[]args{seq, root, op(OpWriteSame)},
+			[]result{{OpPutRootFH, fine}, {OpWriteSame, nfs.ErrNotSupp}},
+			nfs.ErrNotSupp,
+		},
 		{"of 4.0", 1, []args{seq, op(OpSetClientID)}, []result{{OpSetClientID, nfs.ErrNotSupp}}, nfs.ErrNotSupp},
 		{"two SEQUENCEs", 1, []args{seq, seq}, []result{{OpSequence, nfs.ErrSequencePos}}, nfs.ErrSequencePos},
-		{"BIND_CONN_TO_SESSION with others", 1, []args{seq, op(OpBindConnToSession)}, []result{{OpBindConnToSession, nfs.ErrNotOnlyOp}}, nfs.ErrNotOnlyOp},
+		{
+			"BIND_CONN_TO_SESSION with others", 1,
+			[]args{seq, op(OpBindConnToSession)},
+			[]result{{OpBindConnToSession, nfs.ErrNotOnlyOp}},
+			nfs.ErrNotOnlyOp,
+		},
 		{"no file handle", 1, []args{seq, getFH}, []result{{OpGetFH, nfs.ErrNoFileHandle}}, nfs.ErrNoFileHandle},
-		{"nothing saved", 1, []args{seq, root, op(OpRestoreFH)}, []result{{OpPutRootFH, fine}, {OpRestoreFH, nfs.ErrNoFileHandle}}, nfs.ErrNoFileHandle},
-		{"LINK of nothing", 1, []args{seq, root, op(OpLink, "x")}, []result{{OpPutRootFH, fine}, {OpLink, nfs.ErrNoFileHandle}}, nfs.ErrNoFileHandle},
-		{"file handle consumed", 1, []args{seq, root, op(OpSecInfo, "one"), getFH}, []result{{OpPutRootFH, fine}, {OpSecInfo, fine}, {OpGetFH, nfs.ErrNoFileHandle}}, nfs.ErrNoFileHandle},
-		{"goes no further", 1, []args{seq, root, op(OpLookup, "none"), root}, []result{{OpPutRootFH, fine}, {OpLookup, nfs.ErrNoEnt}}, nfs.ErrNoEnt},
+		{
+			"nothing saved", 1,
+			[]args{seq, root, op(OpRestoreFH)},
+			[]result{{OpPutRootFH, fine}, {OpRestoreFH, nfs.ErrNoFileHandle}},
+			nfs.ErrNoFileHandle,
+		},
+		{
+			"LINK of nothing", 1,
+			[]args{seq, root, op(OpLink, "x")},
+			[]result{{OpPutRootFH, fine}, {OpLink, nfs.ErrNoFileHandle}},
+			nfs.ErrNoFileHandle,
+		},
+		{
+			"file handle consumed", 1,
+			[]args{seq, root, op(OpSecInfo, "one"), getFH},
+			[]result{{OpPutRootFH, fine}, {OpSecInfo, fine}, {OpGetFH, nfs.ErrNoFileHandle}},
+			nfs.ErrNoFileHandle,
+		},
+		{
+			"goes no further", 1,
+			[]args{seq, root, op(OpLookup, "none"), root},
+			[]result{{OpPutRootFH, fine}, {OpLookup, nfs.ErrNoEnt}},
+			nfs.ErrNoEnt,
+		},
 		{"cut short", 1, []args{seq, op(OpPutFH, uint32(20))}, []result{{OpPutFH, nfs.ErrBadXDR}}, nfs.ErrBadXDR},
-		{"no operation at all", 1, []args{seq, root, part()}, []result{{OpPutRootFH, fine}, {OpIllegal, nfs.ErrBadXDR}}, nfs.ErrBadXDR},
-		{"session destroyed on the way", 1, []args{seq, op(OpDestroySession, x1.id), root}, []result{{OpDestroySession, nfs.ErrNotOnlyOp}}, nfs.ErrNotOnlyOp},
-		{"in 4.2", 2, []args{seq, root, op(OpLookup, "one"), op(OpSaveFH), op(OpRestoreFH)}, []result{{OpPutRootFH, fine}, {OpLookup, fine}, {OpSaveFH, fine}, {OpRestoreFH, fine}}, fine},
+		{
+			"no operation at all", 1,
+			[]args{seq, root, part()},
+			[]result{{OpPutRootFH, fine}, {OpIllegal, nfs.ErrBadXDR}},
+			nfs.ErrBadXDR,
+		},
+		{
+			"session destroyed on the way", 1,
+			[]args{seq, op(OpDestroySession, x1.id), root},
+			[]result{{OpDestroySession, nfs.ErrNotOnlyOp}},
+			nfs.ErrNotOnlyOp,
+		},
+		{
+			"in 4.2", 2,
+			[]args{seq, root, op(OpLookup, "one"), op(OpSaveFH), op(OpRestoreFH)},
+			[]result{{OpPutRootFH, fine}, {OpLookup, fine}, {OpSaveFH, fine}, {OpRestoreFH, fine}},
+			fine,
+		},
 	} {
 		x := x1
 		if c.minor == 2 {
@@ -203,13 +263,16 @@ func TestSizes(t *testing.T) {
 	x.do(op(OpPutFH, dir), get).ok(OpPutFH).ok(OpGetAttr)
 	x.do(op(OpPutFH, dir), get, get).ok(OpPutFH).ok(OpGetAttr)
 	x.seq++
-	r.compound(2, x.sequence(x.seq, 0), op(OpPutRootFH), op(OpPutRootFH), op(OpPutRootFH), op(OpPutRootFH), op(OpPutRootFH)).fails(OpSequence, nfs.ErrTooManyOps)
-	r.compound(2, x.sequence(x.seq, 0), op(OpPutFH, dir), op(OpRemove, strings.Repeat("x", 1200))).fails(OpSequence, nfs.ErrReqTooBig)
+	r.compound(2, x.sequence(x.seq, 0), op(OpPutRootFH), op(OpPutRootFH), op(OpPutRootFH), op(OpPutRootFH),
+		op(OpPutRootFH)).fails(OpSequence, nfs.ErrTooManyOps)
+	r.compound(2, x.sequence(x.seq, 0), op(OpPutFH, dir), op(OpRemove, strings.Repeat("x", 1200))).fails(OpSequence,
+		nfs.ErrReqTooBig)
 	x.seq--
 	// READ and READDIR make do with the room there is.
 	fh, id := x.make(dir, "file")
 	for i := range 3 {
-		x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(i*800), uint32(0), bytes.Repeat([]byte{byte(i)}, 800))).ok(OpPutFH).ok(OpWrite)
+		x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(i*800), uint32(0),
+			bytes.Repeat([]byte{byte(i)}, 800))).ok(OpPutFH).ok(OpWrite)
 	}
 	p := x.do(op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(2400)))
 	p.ok(OpPutFH).ok(OpRead)
@@ -247,19 +310,28 @@ func TestSizes(t *testing.T) {
 
 	// Sessions that are too small to be of use.
 	cid, seq, _ := r.exchange("tiny", 1)
-	for _, ch := range []args{channelArgs(20, 4096, 0, 8, 1), channelArgs(4096, 0, 0, 8, 1), channelArgs(127, 4096, 0, 8, 1), channelArgs(4096, 95, 0, 8, 1), channelArgs(4096, 4096, 0, 0, 1), channelArgs(4096, 4096, 0, 8, 0)} {
-		r.compound(2, op(OpCreateSession, cid, seq, uint32(0), ch, channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).fails(OpCreateSession, nfs.ErrTooSmall)
+	for _, ch := range []args{
+		channelArgs(20, 4096, 0, 8, 1), channelArgs(4096, 0, 0, 8, 1),
+		channelArgs(127, 4096, 0, 8, 1), channelArgs(4096, 95, 0, 8, 1), channelArgs(4096, 4096, 0, 0, 1),
+		channelArgs(4096, 4096, 0, 8, 0),
+	} {
+		r.compound(2, op(OpCreateSession, cid, seq, uint32(0), ch, channelArgs(0, 0, 0, 0, 0), uint32(0),
+			uint32(0))).fails(OpCreateSession, nfs.ErrTooSmall)
 	}
 	// What a client asks for beyond all measure is cut.
-	p = r.compound(2, op(OpCreateSession, cid, seq, uint32(0), channelArgs(1<<31, 1<<31, 1<<31, 1<<31, 1<<31), channelArgs(1<<31, 1<<31, 1<<31, 1<<31, 1<<31), uint32(0), uint32(0)))
+	p = r.compound(2, op(OpCreateSession, cid, seq, uint32(0), channelArgs(1<<31, 1<<31, 1<<31, 1<<31, 1<<31),
+		channelArgs(1<<31, 1<<31, 1<<31, 1<<31, 1<<31), uint32(0), uint32(0)))
 	p.ok(OpCreateSession).Skip(16 + 8 + 4)
-	if got := [5]uint32{p.Uint32(), p.Uint32(), p.Uint32(), p.Uint32(), p.Uint32()}; got != [5]uint32{messageMax, messageMax, cachedMax, opsMax, slotsMax} {
+	if got := [5]uint32{p.Uint32(), p.Uint32(), p.Uint32(), p.Uint32(), p.Uint32()}; got != [5]uint32{
+		messageMax,
+		messageMax, cachedMax, opsMax, slotsMax,
+	} {
 		t.Errorf("%v", got)
 	}
 }
 
-// TestSmallSessions: a session of 512 bytes of request and 400 of response is granted, and its bounds hold. So is the
-// smallest that a SEQUENCE fits into.
+// TestSmallSessions: a session of 512 bytes of request and 400 of response is granted, and its
+// bounds hold. So is the smallest that a SEQUENCE fits into.
 func TestSmallSessions(t *testing.T) {
 	r := newRig(t)
 	fh := r.session(2, "big").handle("one")
@@ -271,9 +343,11 @@ func TestSmallSessions(t *testing.T) {
 	x.do(op(OpPutFH, fh), get, get).ok(OpPutFH).fails(OpGetAttr, nfs.ErrRepTooBig)
 	x.cache = false
 	x.seq++
-	r.compound(2, x.sequence(x.seq, 0), op(OpPutFH, fh), op(OpLookup, strings.Repeat("n", 400))).fails(OpSequence, nfs.ErrReqTooBig)
+	r.compound(2, x.sequence(x.seq, 0), op(OpPutFH, fh), op(OpLookup, strings.Repeat("n", 400))).fails(OpSequence,
+		nfs.ErrReqTooBig)
 	id, seq, _ := r.exchange("least", 1)
-	p := r.compound(2, op(OpCreateSession, id, seq, uint32(0), channelArgs(requestMin, responseMin, 0, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).ok(OpCreateSession)
+	p := r.compound(2, op(OpCreateSession, id, seq, uint32(0), channelArgs(requestMin, responseMin, 0, 8, 1),
+		channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).ok(OpCreateSession)
 	least := &sess{r: r, minor: 2, client: id, id: DecodeSessionID(p.Decoder)}
 	least.seq++
 	if st := r.compound(2, least.sequence(1, 0)).next(OpSequence); st != nfs.OK {
@@ -302,7 +376,8 @@ func TestSessionOps(t *testing.T) {
 	p.end()
 	bind(x.id, 2).fails(OpBindConnToSession, nfs.ErrInval)
 	bind(state.SessionID{1}, 1).fails(OpBindConnToSession, nfs.ErrBadSession)
-	x.do(op(OpBackchannelCtl, uint32(1), uint32(1), uint32(1), uint32(0), "host", uint32(0), uint32(0), uint32(1), uint32(5))).ok(OpBackchannelCtl).end()
+	x.do(op(OpBackchannelCtl, uint32(1), uint32(1), uint32(1), uint32(0), "host", uint32(0), uint32(0), uint32(1),
+		uint32(5))).ok(OpBackchannelCtl).end()
 	x.do(op(OpBackchannelCtl, uint32(1), uint32(1), uint32(9))).fails(OpBackchannelCtl, nfs.ErrBadXDR)
 	x.do(op(OpReclaimComplete, false)).fails(OpReclaimComplete, nfs.ErrCompleteAlready)
 	x.do(op(OpReclaimComplete, true)).fails(OpReclaimComplete, nfs.ErrNoFileHandle)
@@ -325,7 +400,8 @@ func TestSessionOps(t *testing.T) {
 	}
 	r.compound(2, exchangeArgs("one", 1, exchFenceOps)).ok(OpExchangeID)
 	// With an implementation's name, as the kernel has it.
-	r.compound(1, op(OpExchangeID, [8]byte{}, "x", uint32(0), uint32(0), uint32(1), "kernel.org", "Linux 6.1", uint64(0), uint32(0))).ok(OpExchangeID)
+	r.compound(1, op(OpExchangeID, [8]byte{}, "x", uint32(0), uint32(0), uint32(1), "kernel.org", "Linux 6.1", uint64(0),
+		uint32(0))).ok(OpExchangeID)
 	r.compound(1, op(OpDestroyClientID, x.client)).fails(OpDestroyClientID, nfs.ErrClientIDBusy)
 	x.do(op(OpDestroySession, x.id)).ok(OpDestroySession).end()
 	r.compound(1, x.sequence(x.seq+1, 0)).fails(OpSequence, nfs.ErrBadSession)
@@ -362,7 +438,8 @@ func TestReclaim(t *testing.T) {
 	y.do(op(OpPutFH, fh), op(OpRead, state.Anonymous, uint64(0), uint32(1))).ok(OpPutFH).fails(OpRead, nfs.ErrGrace)
 	y.do(op(OpPutFH, fh), reclaim).ok(OpPutFH).fails(OpOpen, nfs.ErrNoGrace)
 	cid, seq, _ := r.exchange("one", 1)
-	p := r.compound(2, op(OpCreateSession, cid, seq, uint32(0), channelArgs(4096, 4096, 512, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).ok(OpCreateSession)
+	p := r.compound(2, op(OpCreateSession, cid, seq, uint32(0), channelArgs(4096, 4096, 512, 8, 1),
+		channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).ok(OpCreateSession)
 	x = &sess{r: r, minor: 2, client: cid, id: DecodeSessionID(p.Decoder)}
 	r.uid = 0
 	id, _, _ = x.do(op(OpPutFH, fh), reclaim).ok(OpPutFH).ok(OpOpen).opened()
@@ -381,7 +458,8 @@ func TestRestart(t *testing.T) {
 	r.known = nil
 	r.start(8)
 	r.compound(2, x.sequence(x.seq+1, 0)).fails(OpSequence, nfs.ErrBadSession)
-	r.compound(2, op(OpCreateSession, x.client, uint32(2), uint32(0), channelArgs(4096, 4096, 0, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).fails(OpCreateSession, nfs.ErrStaleClientID)
+	r.compound(2, op(OpCreateSession, x.client, uint32(2), uint32(0), channelArgs(4096, 4096, 0, 8, 1),
+		channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).fails(OpCreateSession, nfs.ErrStaleClientID)
 	y := r.session(2, "one")
 	y.do(op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(1))).ok(OpPutFH).fails(OpRead, nfs.ErrBadStateID)
 	y.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(1), uint32(0), uint64(0), "o", uint32(0), uint32(ClaimPrevious),

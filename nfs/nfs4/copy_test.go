@@ -18,8 +18,9 @@ func (solid) Deallocate(*blockstore.Cred, blockstore.Handle, uint64, uint64) err
 	return blockstore.ErrNotSupp
 }
 
-// TestCopyKeepsHoles: a copy between two stores has the data of the source where it was asked for, holes where the
-// source has some and the target's store can make them, and what was in the target elsewhere.
+// TestCopyKeepsHoles: a copy between two stores has the data of the source where it was asked for,
+// holes where the source has some and the target's store can make them, and what was in the target
+// elsewhere.
 func TestCopyKeepsHoles(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -269,17 +269,33 @@ func TestDelegationRecalled(t *testing.T) {
 		{"WRITE", OpWrite, func(_, fh []byte) []args {
 			return []args{op(OpPutFH, fh), op(OpWrite, zero, uint64(0), 2, []byte("x"))}
 		}, false},
-		{"SETATTR of the size", OpSetAttr, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpSetAttr, zero, size)} }, false},
-		{"SETATTR of the mode", OpSetAttr, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpSetAttr, zero, mode)} }, false},
+		{
+			"SETATTR of the size", OpSetAttr,
+			func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpSetAttr, zero, size)} }, false,
+		},
+		{
+			"SETATTR of the mode", OpSetAttr,
+			func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpSetAttr, zero, mode)} }, false,
+		},
 		{"GETATTR of the size", OpGetAttr, func(_, fh []byte) []args {
-			return []args{op(OpPutFH, fh),
-				op(OpGetAttr, BitmapOf(AttrSize))}
+			return []args{
+				op(OpPutFH, fh),
+				op(OpGetAttr, BitmapOf(AttrSize)),
+			}
 		}, true},
 		{"VERIFY", OpVerify, func(_, fh []byte) []args {
 			return []args{op(OpPutFH, fh), op(OpVerify, attrs(BitmapOf(AttrSize), uint64(0)))}
 		}, true},
-		{"ALLOCATE", OpAllocate, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpAllocate, zero, uint64(0), uint64(10))} }, false},
-		{"SETXATTR", OpSetXattr, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpSetXattr, uint32(0), "x", "value")} }, false},
+		{"ALLOCATE", OpAllocate, func(_,
+			fh []byte,
+		) []args {
+			return []args{op(OpPutFH, fh), op(OpAllocate, zero, uint64(0), uint64(10))}
+		}, false},
+		{"SETXATTR", OpSetXattr, func(_,
+			fh []byte,
+		) []args {
+			return []args{op(OpPutFH, fh), op(OpSetXattr, uint32(0), "x", "value")}
+		}, false},
 		{"REMOVE", OpRemove, func(dir, _ []byte) []args { return []args{op(OpPutFH, dir), op(OpRemove, "f")} }, false},
 		{"RENAME away", OpRename, func(dir, _ []byte) []args {
 			return []args{op(OpPutFH, dir), op(OpSaveFH), op(OpRename, "f", "g")}

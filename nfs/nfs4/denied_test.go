@@ -48,7 +48,8 @@ func TestDenialsAreAudited(t *testing.T) {
 	// What is remembered has a bound.
 	var d denials
 	for i := range 3 * refusedMax {
-		if !d.fresh(denial{host: netip.MustParseAddr("192.0.2.1"), path: fmt.Sprint(i)}, time.Unix(0, 0)) || len(d.seen) > refusedMax {
+		if !d.fresh(denial{host: netip.MustParseAddr("192.0.2.1"), path: fmt.Sprint(i)}, time.Unix(0, 0)) ||
+			len(d.seen) > refusedMax {
 			t.Fatalf("%d are remembered after %d", len(d.seen), i)
 		}
 	}

@@ -44,7 +44,8 @@ func TestMainOperation(t *testing.T) {
 			t.Errorf("%s has no weight", table[op].name)
 		}
 	}
-	if weights[OpOpen] <= weights[OpAccess] || weights[OpGetAttr] <= weights[OpPutFH] || weights[OpPutFH] <= weights[OpSequence] {
+	if weights[OpOpen] <= weights[OpAccess] || weights[OpGetAttr] <= weights[OpPutFH] ||
+		weights[OpPutFH] <= weights[OpSequence] {
 		t.Error("what leads to an operation weighs as much as that")
 	}
 }

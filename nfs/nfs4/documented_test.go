@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDocumented holds docs/protocols.md against the table of operations: each has a row, which has its minor version
-// and says whether it is served.
+// TestDocumented holds docs/protocols.md against the table of operations: each has a row, which has
+// its minor version and says whether it is served.
 func TestDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/protocols.md")
 	if err != nil {
@@ -18,7 +18,8 @@ func TestDocumented(t *testing.T) {
 	section, _, _ = strings.Cut(section, "\nCallbacks:\n")
 	type row struct{ minor, served, limit string }
 	rows := make(map[string]row)
-	for _, m := range regexp.MustCompile(`(?m)^\| ([A-Z][A-Z_, ]+) \| (\d) \| ([^|]+) \| ([^|]*) ?\|$`).FindAllStringSubmatch(section, -1) {
+	for _, m := range regexp.MustCompile(
+		`(?m)^\| ([A-Z][A-Z_, ]+) \| (\d) \| ([^|]+) \| ([^|]*) ?\|$`).FindAllStringSubmatch(section, -1) {
 		for name := range strings.SplitSeq(m[1], ", ") {
 			rows[name] = row{m[2], m[3], m[4]}
 		}

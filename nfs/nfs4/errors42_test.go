@@ -26,7 +26,10 @@ var ops42 = []op42{
 			BitmapOf(2))
 	}},
 	{"ALLOCATE", OpAllocate, true, func(_, id state.Stateid) args { return op(OpAllocate, id, uint64(0), uint64(10)) }},
-	{"DEALLOCATE", OpDeallocate, true, func(_, id state.Stateid) args { return op(OpDeallocate, id, uint64(0), uint64(10)) }},
+	{
+		"DEALLOCATE", OpDeallocate, true,
+		func(_, id state.Stateid) args { return op(OpDeallocate, id, uint64(0), uint64(10)) },
+	},
 	{"COPY", OpCopy, true, func(saved, id state.Stateid) args {
 		return op(OpCopy, saved, id, uint64(0), uint64(0), uint64(2), true, true, uint32(0))
 	}},
@@ -92,7 +95,8 @@ func TestErrors42(t *testing.T) {
 			if o.write {
 				want = c.write
 			}
-			p := x.do(op(OpPutFH, saved), op(OpSaveFH), op(OpPutFH, c.fh), o.args(savedID, c.id)).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH)
+			p := x.do(op(OpPutFH, saved), op(OpSaveFH), op(OpPutFH, c.fh),
+				o.args(savedID, c.id)).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH)
 			if st := p.next(o.op); st != want {
 				t.Errorf("%s, %s: %v instead of %v", o.name, c.what, st, want)
 			}
@@ -103,8 +107,10 @@ func TestErrors42(t *testing.T) {
 		x.do(op(OpPutRootFH), op(OpSaveFH), o.args(savedID, id)).ok(OpPutRootFH).ok(OpSaveFH).fails(o.op, nfs.ErrIsDir)
 	}
 	// The stateid of the operation before, and the one that was saved with its file.
-	p := x.do(op(OpPutFH, dir), openOp(state.Read, 0, "source", "saved"), op(OpSaveFH), op(OpPutFH, dir), openOp(state.Both, 0, "target", "file"),
-		op(OpCopy, state.Current, state.Current, uint64(0), uint64(0), uint64(2), true, true, uint32(0)), op(OpSeek, state.Current, uint64(0), 0))
+	p := x.do(op(OpPutFH, dir), openOp(state.Read, 0, "source", "saved"), op(OpSaveFH), op(OpPutFH, dir),
+		openOp(state.Both, 0, "target", "file"),
+		op(OpCopy, state.Current, state.Current, uint64(0), uint64(0), uint64(2), true, true, uint32(0)),
+		op(OpSeek, state.Current, uint64(0), 0))
 	p.ok(OpPutFH).ok(OpOpen).opened()
 	p.ok(OpSaveFH).ok(OpPutFH).ok(OpOpen).opened()
 	p.ok(OpCopy).Skip(4 + 8 + 4 + VerifierLen + 4 + 4)
@@ -139,7 +145,8 @@ func TestErrors42(t *testing.T) {
 	r.now = r.now.Add(time.Second)
 	z := r.session(2, "late")
 	for _, o := range ops42 {
-		z.do(op(OpPutFH, saved), op(OpSaveFH), op(OpPutFH, fh), o.args(state.Anonymous, state.Anonymous)).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(o.op, nfs.ErrGrace)
+		z.do(op(OpPutFH, saved), op(OpSaveFH), op(OpPutFH, fh),
+			o.args(state.Anonymous, state.Anonymous)).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(o.op, nfs.ErrGrace)
 	}
 }
 
@@ -150,7 +157,8 @@ func TestCutOff(t *testing.T) {
 	x := r.session(2, "one")
 	dir := x.handle("one")
 	fh, id := x.make(dir, "file")
-	x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(0), 0, "some data"), op(OpSetXattr, 0, "name", "value")).ok(OpPutFH).ok(OpWrite)
+	x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(0), 0, "some data"),
+		op(OpSetXattr, 0, "name", "value")).ok(OpPutFH).ok(OpWrite)
 	before := x.attr(fh, AttrChange).Uint64()
 	list := []op42{
 		{"GETXATTR", OpGetXattr, false, func(_, _ state.Stateid) args { return op(OpGetXattr, "name") }},

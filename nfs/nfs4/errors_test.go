@@ -29,9 +29,9 @@ var besides = map[opStatus]string{
 	{OpOffloadStatus, nfs.ErrNoFileHandle}: "RFC 7862 section 15.9.1, CURRENT_FH",
 	{OpCopyNotify, nfs.ErrNotSupp}:         "RFC 7862 section 13, OPTIONAL",
 	{OpSetXattr, nfs.ErrNotSupp}:           "RFC 8276 section 8.4, OPTIONAL",
-	// A symlink in the place of a directory: the tables have SYMLINK for LOOKUP, LOOKUPP and OPEN, and in 4.1 for LINK.
-	// Its definition makes no such difference (RFC 8881 section 15.1.2.8), nor does the Linux server in any minor
-	// version.
+	// A symlink in the place of a directory: the tables have SYMLINK for LOOKUP, LOOKUPP and OPEN, and
+	// in 4.1 for LINK. Its definition makes no such difference (RFC 8881 section 15.1.2.8), nor does
+	// the Linux server in any minor version.
 	{OpCreate, nfs.ErrSymlink}:      "the Linux server",
 	{OpRemove, nfs.ErrSymlink}:      "the Linux server",
 	{OpRename, nfs.ErrSymlink}:      "the Linux server",

@@ -42,8 +42,12 @@ func newWorld(t testing.TB) *world {
 	w.fhs["other"], w.ids["of another file"] = x.make(dir, "other")
 	w.fhs["gone"], _ = x.make(dir, "gone")
 	x.do(op(OpPutFH, dir), op(OpRemove, "gone")).ok(OpPutFH).ok(OpRemove)
-	x.do(op(OpPutFH, w.fhs["file"]), op(OpWrite, w.ids["open"], uint64(0), uint32(0), "some data"), op(OpSetXattr, uint32(0), "name", "value")).ok(OpPutFH).ok(OpWrite)
-	for kind, how := range map[string]args{"link": part(uint32(5), "file"), "fifo": part(uint32(7)), "sub": part(uint32(2))} {
+	x.do(op(OpPutFH, w.fhs["file"]), op(OpWrite, w.ids["open"], uint64(0), uint32(0), "some data"),
+		op(OpSetXattr, uint32(0), "name", "value")).ok(OpPutFH).ok(OpWrite)
+	for kind, how := range map[string]args{
+		"link": part(uint32(5), "file"), "fifo": part(uint32(7)),
+		"sub": part(uint32(2)),
+	} {
 		x.do(op(OpPutFH, dir), op(OpCreate, how, kind, attrs(Bitmap{}))).ok(OpPutFH).ok(OpCreate)
 		w.fhs[kind] = x.handle("one", kind)
 	}
@@ -120,7 +124,10 @@ var subjects = []subject4{
 	}},
 	{OpOpenAttr, "file", "", "", "", func(given) args { return op(OpOpenAttr, false) }},
 	{OpOpenConfirm, "file", "", "", "", func(given) args { return op(OpOpenConfirm, state.Anonymous, uint32(0)) }},
-	{OpOpenDowngrade, "file", "", "open", "", func(g given) args { return op(OpOpenDowngrade, g.id, uint32(0), uint32(3), uint32(0)) }},
+	{
+		OpOpenDowngrade, "file", "", "open", "",
+		func(g given) args { return op(OpOpenDowngrade, g.id, uint32(0), uint32(3), uint32(0)) },
+	},
 	{OpPutFH, "", "", "", "", func(given) args { return op(OpPutFH, []byte("none")) }},
 	{OpPutPubFH, "", "", "", "", func(given) args { return op(OpPutPubFH) }},
 	{OpPutRootFH, "", "", "", "", func(given) args { return op(OpPutRootFH) }},
@@ -152,14 +159,20 @@ var subjects = []subject4{
 		return op(OpGetDeviceInfo, state.SessionID{}, uint32(1),
 			uint32(0), Bitmap{})
 	}},
-	{OpGetDeviceList, "dir", "", "", "", func(given) args { return op(OpGetDeviceList, uint32(1), uint32(1), uint64(0), [8]byte{}) }},
+	{
+		OpGetDeviceList, "dir", "", "", "",
+		func(given) args { return op(OpGetDeviceList, uint32(1), uint32(1), uint64(0), [8]byte{}) },
+	},
 	{OpLayoutCommit, "file", "", "", "", func(given) args {
 		return op(OpLayoutCommit, uint64(0), uint64(1), false, state.Anonymous, false, false, uint32(1), "")
 	}},
 	{OpLayoutGet, "file", "", "", "", func(given) args {
 		return op(OpLayoutGet, false, uint32(1), uint32(1), uint64(0), uint64(1), uint64(1), state.Anonymous, uint32(9))
 	}},
-	{OpLayoutReturn, "", "", "", "", func(given) args { return op(OpLayoutReturn, false, uint32(1), uint32(1), uint32(3)) }},
+	{
+		OpLayoutReturn, "", "", "", "",
+		func(given) args { return op(OpLayoutReturn, false, uint32(1), uint32(1), uint32(3)) },
+	},
 	{OpSecInfoNoName, "sub", "", "", "", func(given) args { return op(OpSecInfoNoName, uint32(1)) }},
 	{OpSetSSV, "", "", "", "", func(given) args { return op(OpSetSSV, "a", "b") }},
 	{OpTestStateID, "", "", "open", "", func(g given) args { return op(OpTestStateID, uint32(1), g.id) }},
@@ -178,14 +191,20 @@ var subjects = []subject4{
 		return op(OpIOAdvise, g.id, uint64(0), uint64(10),
 			BitmapOf(2))
 	}},
-	{OpLayoutError, "file", "", "", "", func(given) args { return op(OpLayoutError, uint64(0), uint64(1), state.Anonymous, uint32(0)) }},
+	{
+		OpLayoutError, "file", "", "", "",
+		func(given) args { return op(OpLayoutError, uint64(0), uint64(1), state.Anonymous, uint32(0)) },
+	},
 	{OpLayoutStats, "file", "", "", "", func(given) args { return op(OpLayoutStats) }},
 	{OpOffloadCancel, "file", "", "open", "", func(g given) args { return op(OpOffloadCancel, g.id) }},
 	{OpOffloadStatus, "file", "", "open", "", func(g given) args { return op(OpOffloadStatus, g.id) }},
 	{OpReadPlus, "file", "", "open", "", func(g given) args { return op(OpReadPlus, g.id, uint64(0), uint32(9)) }},
 	{OpSeek, "file", "", "open", "", func(g given) args { return op(OpSeek, g.id, uint64(0), uint32(1)) }},
 	{OpWriteSame, "file", "", "open", "", func(g given) args { return op(OpWriteSame, g.id) }},
-	{OpClone, "file", "other", "open", "", func(g given) args { return op(OpClone, state.Anonymous, g.id, uint64(0), uint64(0), uint64(0)) }},
+	{
+		OpClone, "file", "other", "open", "",
+		func(g given) args { return op(OpClone, state.Anonymous, g.id, uint64(0), uint64(0), uint64(0)) },
+	},
 	{OpGetXattr, "file", "", "", "name", func(g given) args { return op(OpGetXattr, g.name) }},
 	{OpSetXattr, "file", "", "", "name", func(g given) args { return op(OpSetXattr, uint32(0), g.name, "value") }},
 	{OpListXattrs, "file", "", "", "", func(given) args { return op(OpListXattrs, uint64(0), uint32(1000)) }},
@@ -214,9 +233,12 @@ func (w *world) given(s *subject4) given { return given{id: w.ids[s.id], name: s
 
 // storeErrors are the errors of stores.
 var storeErrors = []error{
-	blockstore.ErrPerm, blockstore.ErrNotExist, blockstore.ErrIO, blockstore.ErrNXIO, blockstore.ErrAccess, blockstore.ErrExist, blockstore.ErrXDev,
-	blockstore.ErrNotDir, blockstore.ErrIsDir, blockstore.ErrInval, blockstore.ErrFBig, blockstore.ErrNoSpace, blockstore.ErrROFS, blockstore.ErrMLink,
-	blockstore.ErrNameTooLong, blockstore.ErrNotEmpty, blockstore.ErrQuota, blockstore.ErrStale, blockstore.ErrNotSupp, blockstore.ErrJukebox,
+	blockstore.ErrPerm, blockstore.ErrNotExist, blockstore.ErrIO, blockstore.ErrNXIO, blockstore.ErrAccess,
+	blockstore.ErrExist, blockstore.ErrXDev,
+	blockstore.ErrNotDir, blockstore.ErrIsDir, blockstore.ErrInval, blockstore.ErrFBig, blockstore.ErrNoSpace,
+	blockstore.ErrROFS, blockstore.ErrMLink,
+	blockstore.ErrNameTooLong, blockstore.ErrNotEmpty, blockstore.ErrQuota, blockstore.ErrStale, blockstore.ErrNotSupp,
+	blockstore.ErrJukebox,
 	blockstore.ErrNoXattr, blockstore.ErrXattrTooBig, blockstore.ErrBadCookie,
 }
 
@@ -250,7 +272,10 @@ func vary(t *testing.T, s *subject4, each func(what string, f func(w *world))) {
 		w.x.do(list...)
 	})
 	if s.name != "" {
-		for _, n := range []string{"", ".", "..", "a/b", "a\x00", strings.Repeat("n", 300), "file", "link", "sub", "nested", "none"} {
+		for _, n := range []string{
+			"", ".", "..", "a/b", "a\x00", strings.Repeat("n", 300), "file", "link", "sub", "nested",
+			"none",
+		} {
 			each(fmt.Sprintf("the name %.5q", n), func(w *world) {
 				g := w.given(s)
 				g.name = n
@@ -264,7 +289,8 @@ func vary(t *testing.T, s *subject4, each func(what string, f func(w *world))) {
 		}
 	}
 	for _, n := range []string{
-		"old", "to come", "of another start", "of another file", "of another client", "anonymous", "bypass", "invalid", "of nothing", "reads", "writes", "lock", "open",
+		"old", "to come", "of another start", "of another file", "of another client", "anonymous", "bypass", "invalid",
+		"of nothing", "reads", "writes", "lock", "open",
 	} {
 		if s.id == "" {
 			break
@@ -352,7 +378,11 @@ func vary(t *testing.T, s *subject4, each func(what string, f func(w *world))) {
 		var e xdr.Encoder
 		encodeCompound(&e, "tag", 2, x.sequence(x.seq, 0), s.make(w.given(s)))
 		cred := rpc.Cred{Flavor: rpc.AuthSys}
-		use, _, st := w.s.state.Sequence(w.now, &state.Request{Session: x.id, From: w.from(), Sequence: x.seq, Ops: 2, Minor: 2, Digest: digest(xdr.NewDecoder(e.B), &cred)})
+		use, _, st := w.s.state.Sequence(w.now,
+			&state.Request{
+				Session: x.id, From: w.from(), Sequence: x.seq, Ops: 2, Minor: 2,
+				Digest: digest(xdr.NewDecoder(e.B), &cred),
+			})
 		if st != nfs.OK {
 			t.Fatal(st)
 		}

@@ -71,7 +71,9 @@ func seek(k *compound) nfs.Status {
 func allocate(k *compound) nfs.Status   { return k.reserve(blockstore.Extents.Allocate) }
 func deallocate(k *compound) nfs.Status { return k.reserve(blockstore.Extents.Deallocate) }
 
-func (k *compound) reserve(do func(x blockstore.Extents, c *blockstore.Cred, h blockstore.Handle, off, n uint64) error) nfs.Status {
+func (k *compound) reserve(do func(x blockstore.Extents, c *blockstore.Cred, h blockstore.Handle, off,
+	n uint64) error,
+) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
 	off, n := d.Uint64(), d.Uint64()

@@ -59,7 +59,10 @@ func TestExtents(t *testing.T) {
 	x.do(put, op(OpAllocate, ro, uint64(0), uint64(1))).ok(OpPutFH).fails(OpAllocate, nfs.ErrOpenMode)
 
 	move := func(n uint32, src, dst state.Stateid, count uint64, rest ...any) []args {
-		return []args{put, op(OpSaveFH), op(OpPutFH, other), op(n, append([]any{src, dst, uint64(size - 100), uint64(5), count}, rest...)...)}
+		return []args{
+			put, op(OpSaveFH), op(OpPutFH, other),
+			op(n, append([]any{src, dst, uint64(size - 100), uint64(5), count}, rest...)...),
+		}
 	}
 	p = x.do(move(OpCopy, id, otherID, 0, true, true, uint32(0))...).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpCopy)
 	if ids, n, how := p.Uint32(), p.Uint64(), p.Uint32(); ids != 0 || n != 100 || how != 0 {
@@ -86,9 +89,14 @@ func TestExtents(t *testing.T) {
 	fails(OpClone, nfs.ErrBadStateID, move(OpClone, id, id, 0))
 	nested := x.handle("one", "nested")
 	far, farID := x.make(nested, "file")
-	fails(OpClone, nfs.ErrXDev, []args{put, op(OpSaveFH), op(OpPutFH, far), op(OpClone, id, farID, uint64(0), uint64(0), uint64(0))})
+	fails(OpClone, nfs.ErrXDev, []args{
+		put, op(OpSaveFH), op(OpPutFH, far),
+		op(OpClone, id, farID, uint64(0), uint64(0), uint64(0)),
+	})
 	// To another export the bytes go through the server.
-	p = x.do(put, op(OpSaveFH), op(OpPutFH, far), op(OpCopy, id, farID, uint64(size-150), uint64(7), uint64(120), false, false, uint32(0)), op(OpRead, farID, uint64(0), uint32(200)))
+	p = x.do(put, op(OpSaveFH), op(OpPutFH, far),
+		op(OpCopy, id, farID, uint64(size-150), uint64(7), uint64(120), false, false, uint32(0)),
+		op(OpRead, farID, uint64(0), uint32(200)))
 	p.ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpCopy)
 	if p.Uint32(); p.Uint64() != 120 {
 		t.Error("not all was copied")
@@ -109,16 +117,34 @@ func TestExtents(t *testing.T) {
 		}
 		return []args{put, op(OpSaveFH), op(OpPutFH, fh), op(n, rest...)}
 	}
-	for _, c := range []struct{ src, dst, count uint64 }{{size + 1, 0, 0}, {size - 5, 0, 6}, {1, 0, 1<<64 - 1}, {size - 100, size - 50, 0}, {0, 5, 100}, {5, 5, 1}} {
+	for _, c := range []struct{ src, dst, count uint64 }{
+		{size + 1, 0, 0},
+		{size - 5, 0, 6},
+		{1, 0, 1<<64 - 1},
+		{size - 100, size - 50, 0},
+		{0, 5, 100},
+		{5, 5, 1},
+	} {
 		fails(OpCopy, nfs.ErrInval, at(OpCopy, c.src, c.dst, c.count))
 	}
 	fails(OpCopy, nfs.ErrFBig, at(OpCopy, 0, 1<<63, 1))
 	fails(OpClone, nfs.ErrInval, at(OpClone, size-5, 0, 6))
-	fails(OpCopy, nfs.ErrIsDir, []args{op(OpPutFH, dir), op(OpSaveFH), put, op(OpCopy, id, id, uint64(0), uint64(0), uint64(0), true, true, uint32(0))})
-	fails(OpClone, nfs.ErrIsDir, []args{put, op(OpSaveFH), op(OpPutFH, dir), op(OpClone, id, id, uint64(0), uint64(0), uint64(0))})
-	fails(OpCopy, nfs.ErrOpenMode, []args{op(OpPutFH, other), op(OpSaveFH), put, op(OpCopy, otherID, ro, uint64(0), uint64(0), uint64(0), true, true, uint32(0))})
+	fails(OpCopy, nfs.ErrIsDir, []args{
+		op(OpPutFH, dir), op(OpSaveFH), put,
+		op(OpCopy, id, id, uint64(0), uint64(0), uint64(0), true, true, uint32(0)),
+	})
+	fails(OpClone, nfs.ErrIsDir, []args{
+		put, op(OpSaveFH), op(OpPutFH, dir),
+		op(OpClone, id, id, uint64(0), uint64(0), uint64(0)),
+	})
+	fails(OpCopy, nfs.ErrOpenMode,
+		[]args{
+			op(OpPutFH, other), op(OpSaveFH), put,
+			op(OpCopy, otherID, ro, uint64(0), uint64(0), uint64(0), true, true, uint32(0)),
+		})
 	// The end of the source may be where it begins.
-	if p := x.do(at(OpCopy, size, 0, 0)...).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpCopy); p.Uint32() != 0 || p.Uint64() != 0 {
+	if p := x.do(at(OpCopy, size, 0, 0)...).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpCopy); p.Uint32() != 0 ||
+		p.Uint64() != 0 {
 		t.Error("something was copied from behind the end")
 	}
 	r.fs.clones = true
@@ -132,13 +158,18 @@ func TestExtents(t *testing.T) {
 	y := r.session(2, "two")
 	y.do(op(OpPutFH, dir), openCreateOp(state.Read, "makes", "reserved", CreateUnchecked,
 		attrs(Bitmap{}))).ok(OpPutFH).ok(OpOpen)
-	y.do(op(OpPutFH, dir), openOp(state.Read, state.Both, "denies", "reserved")).ok(OpPutFH).fails(OpOpen, nfs.ErrShareDenied)
+	y.do(op(OpPutFH, dir), openOp(state.Read, state.Both, "denies", "reserved")).ok(OpPutFH).fails(OpOpen,
+		nfs.ErrShareDenied)
 	y.do(op(OpPutFH, dir), openOp(state.Read, state.Write, "denies", "reserved")).ok(OpPutFH).ok(OpOpen)
 	reserved := op(OpPutFH, x.handle("one", "reserved"))
 	x.do(reserved, op(OpAllocate, state.Anonymous, uint64(0), uint64(1))).ok(OpPutFH).fails(OpAllocate, nfs.ErrLocked)
-	fails(OpCopy, nfs.ErrLocked, []args{put, op(OpSaveFH), reserved, op(OpCopy, id, state.Anonymous, uint64(0), uint64(0), uint64(0), true, true, uint32(0))})
+	fails(OpCopy, nfs.ErrLocked, []args{
+		put, op(OpSaveFH), reserved,
+		op(OpCopy, id, state.Anonymous, uint64(0), uint64(0), uint64(0), true, true, uint32(0)),
+	})
 	x.do(reserved, op(OpSeek, state.Anonymous, uint64(0), 0)).ok(OpPutFH).fails(OpSeek, nfs.ErrNXIO)
-	x.do(put, op(OpCopy, id, id, uint64(0), uint64(0), uint64(0), true, true, uint32(0))).ok(OpPutFH).fails(OpCopy, nfs.ErrNoFileHandle)
+	x.do(put, op(OpCopy, id, id, uint64(0), uint64(0), uint64(0), true, true, uint32(0))).ok(OpPutFH).fails(OpCopy,
+		nfs.ErrNoFileHandle)
 	r.peer = reader
 	x.do(put, op(OpDeallocate, id, uint64(0), uint64(1))).ok(OpPutFH).fails(OpDeallocate, nfs.ErrROFS)
 }
@@ -154,7 +185,8 @@ func TestLongCopy(t *testing.T) {
 	const size = 20 << 20
 	x.do(op(OpPutFH, from), op(OpWrite, fromID, uint64(size-4), 0, "tail")).ok(OpPutFH).ok(OpWrite)
 	copied := func(off uint64) uint64 {
-		p := x.do(op(OpPutFH, from), op(OpSaveFH), op(OpPutFH, to), op(OpCopy, fromID, toID, off, off, size-off, true, false, uint32(0)))
+		p := x.do(op(OpPutFH, from), op(OpSaveFH), op(OpPutFH, to),
+			op(OpCopy, fromID, toID, off, off, size-off, true, false, uint32(0)))
 		p.ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpCopy).Uint32()
 		return p.Uint64()
 	}

@@ -94,7 +94,8 @@ func TestPseudo(t *testing.T) {
 		}
 	}
 	r.peer = friend
-	root, deep, two, one, nested := x.handle(), x.handle("deep"), x.handle("deep", "two"), x.handle("one"), x.handle("one", "nested")
+	root, deep, two, one, nested := x.handle(), x.handle("deep"), x.handle("deep", "two"), x.handle("one"),
+		x.handle("one", "nested")
 	// Up again, out of the exports.
 	for _, c := range []struct{ from, to []byte }{{deep, root}, {two, deep}, {one, root}, {nested, one}} {
 		p := x.do(op(OpPutFH, c.from), op(OpLookupP), op(OpGetFH)).ok(OpPutFH).ok(OpLookupP).ok(OpGetFH)
@@ -129,7 +130,8 @@ func TestPseudo(t *testing.T) {
 		nfs.ErrROFS)
 	x.do(op(OpPutFH, root), op(OpRead, state.Anonymous, uint64(0), uint32(1))).ok(OpPutFH).fails(OpRead, nfs.ErrIsDir)
 	x.do(op(OpPutFH, root), op(OpSetAttr, state.Anonymous, attr)).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrROFS, 4)
-	x.do(op(OpPutFH, root), op(OpSaveFH), op(OpPutFH, one), op(OpRename, "deep", "x")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(OpRename, nfs.ErrXDev)
+	x.do(op(OpPutFH, root), op(OpSaveFH), op(OpPutFH, one),
+		op(OpRename, "deep", "x")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(OpRename, nfs.ErrXDev)
 	// An export that goes takes its handles along; the rest stays.
 	if err := r.table.Remove("/deep/two"); err != nil {
 		t.Fatal(err)
@@ -179,7 +181,8 @@ func TestRootExport(t *testing.T) {
 	}
 	x.do(op(OpPutRootFH), op(OpRemove, "deep")).ok(OpPutRootFH).ok(OpRemove)
 	two := x.handle("deep", "two")
-	p := x.do(op(OpPutFH, two), op(OpLookupP), op(OpLookupP), op(OpGetFH)).ok(OpPutFH).ok(OpLookupP).ok(OpLookupP).ok(OpGetFH)
+	p := x.do(op(OpPutFH, two), op(OpLookupP), op(OpLookupP),
+		op(OpGetFH)).ok(OpPutFH).ok(OpLookupP).ok(OpLookupP).ok(OpGetFH)
 	if got := p.Opaque(FHMax); !bytes.Equal(got, x.handle()) {
 		t.Errorf("above is %x", got)
 	}
@@ -205,8 +208,10 @@ func TestAttributes(t *testing.T) {
 				all.clear(AttrACL)
 				all.clear(AttrCloneBlock)
 			}
-			p := x.do(op(OpPutFH, o), op(OpGetAttr, Bitmap{^uint32(0), ^uint32(0) &^ writeOnly[1],
-				^uint32(0) &^ writeOnly[2]})).ok(OpPutFH).ok(OpGetAttr)
+			p := x.do(op(OpPutFH, o), op(OpGetAttr, Bitmap{
+				^uint32(0), ^uint32(0) &^ writeOnly[1],
+				^uint32(0) &^ writeOnly[2],
+			})).ok(OpPutFH).ok(OpGetAttr)
 			got, _ := DecodeBitmap(p.Decoder)
 			if got != all.without(writeOnly) {
 				t.Errorf("minor version %d: %x of %x", minor, got, all)
@@ -242,8 +247,11 @@ func TestAttributes(t *testing.T) {
 		for _, c := range []struct {
 			b    Bitmap
 			want nfs.Status
-		}{{BitmapOf(AttrTimeModSet), nfs.ErrInval}, {BitmapOf(AttrRdattrError), nfs.ErrInval},
-			{BitmapOf(14), nfs.ErrAttrNotSupp}} {
+		}{
+			{BitmapOf(AttrTimeModSet), nfs.ErrInval},
+			{BitmapOf(AttrRdattrError), nfs.ErrInval},
+			{BitmapOf(14), nfs.ErrAttrNotSupp},
+		} {
 			x.do(op(OpPutFH, fh), op(OpVerify, c.b, "")).ok(OpPutFH).fails(OpVerify, c.want)
 		}
 		x.do(op(OpPutFH, fh), op(OpGetAttr, BitmapOf(AttrTimeAccSet))).ok(OpPutFH).fails(OpGetAttr, nfs.ErrInval)
@@ -261,12 +269,20 @@ func TestSetAttr(t *testing.T) {
 		a    args
 		want nfs.Status
 	}{
-		{"everything", id, attrs(settable, uint64(100), aclArg(acl.ACE{Mask: aclR, Who: acl.Everyone}), uint32(0o640), "1000", "1001", uint32(1), at, uint32(5), uint32(0)), nfs.OK},
+		{"everything", id, attrs(settable, uint64(100), aclArg(acl.ACE{Mask: aclR, Who: acl.Everyone}), uint32(0o640), "1000",
+			"1001", uint32(1), at, uint32(5), uint32(0)), nfs.OK},
 		{"size by another stateid", state.Anonymous, attrs(BitmapOf(AttrSize), uint64(7)), nfs.OK},
-		{"size by a bad one", state.Stateid{Seq: 9, Other: id.Other}, attrs(BitmapOf(AttrSize), uint64(7)),
-			nfs.ErrBadStateID},
-		{"mode by a bad one, which does not matter", state.Stateid{Seq: 9, Other: id.Other},
-			attrs(BitmapOf(AttrMode), uint32(0o600)), nfs.OK},
+		{
+			"size by a bad one",
+			state.Stateid{Seq: 9, Other: id.Other},
+			attrs(BitmapOf(AttrSize), uint64(7)),
+			nfs.ErrBadStateID,
+		},
+		{
+			"mode by a bad one, which does not matter",
+			state.Stateid{Seq: 9, Other: id.Other},
+			attrs(BitmapOf(AttrMode), uint32(0o600)), nfs.OK,
+		},
 		{"mode with a type", id, attrs(BitmapOf(AttrMode), uint32(0o100644)), nfs.ErrInval},
 		{"no name as owner", id, attrs(BitmapOf(AttrOwner), ""), nfs.ErrInval},
 		{"no name as group", id, attrs(BitmapOf(AttrOwnerGroup), ""), nfs.ErrInval},
@@ -321,8 +337,11 @@ func TestReadDir(t *testing.T) {
 	}
 	x.do(op(OpPutFH, dir), op(OpCreate, uint32(2), "nested", attrs(Bitmap{}))).ok(OpPutFH).ok(OpCreate)
 	want["nested"] = true
-	for _, attr := range []Bitmap{{}, BitmapOf(AttrFileID, AttrMountedOn), BitmapOf(AttrACL),
-		supportedBy[2].without(writeOnly).without(BitmapOf(AttrACL))} {
+	for _, attr := range []Bitmap{
+		{},
+		BitmapOf(AttrFileID, AttrMountedOn), BitmapOf(AttrACL),
+		supportedBy[2].without(writeOnly).without(BitmapOf(AttrACL)),
+	} {
 		for _, n := range []uint32{512, 4096, 1 << 20} {
 			names, rounds := x.list(dir, n, attr)
 			seen := make(map[string]bool)
@@ -469,7 +488,8 @@ func TestNames(t *testing.T) {
 		{dir, link, op(OpRename, "file", "y"), OpRename, nfs.ErrSymlink},
 		{dir, fh, op(OpRename, "file", "y"), OpRename, nfs.ErrNotDir},
 	} {
-		x.do(op(OpPutFH, c.saved), op(OpSaveFH), op(OpPutFH, c.cur), c.o).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(c.n, c.want)
+		x.do(op(OpPutFH, c.saved), op(OpSaveFH), op(OpPutFH, c.cur), c.o).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(c.n,
+			c.want)
 	}
 	// LINK and RENAME, with two directories.
 	was = before()
@@ -495,8 +515,10 @@ func TestNames(t *testing.T) {
 		t.Errorf("a rename changed the handle: %x", got)
 	}
 	nested := x.handle("one", "nested")
-	x.do(op(OpPutFH, fh), op(OpSaveFH), op(OpPutFH, nested), op(OpLink, "x")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(OpLink, nfs.ErrXDev)
-	x.do(op(OpPutFH, dir), op(OpSaveFH), op(OpPutFH, nested), op(OpRename, "file", "x")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(OpRename, nfs.ErrXDev)
+	x.do(op(OpPutFH, fh), op(OpSaveFH), op(OpPutFH, nested),
+		op(OpLink, "x")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(OpLink, nfs.ErrXDev)
+	x.do(op(OpPutFH, dir), op(OpSaveFH), op(OpPutFH, nested),
+		op(OpRename, "file", "x")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(OpRename, nfs.ErrXDev)
 	was = before()
 	check(x.do(op(OpPutFH, dir), op(OpRemove, "file")).ok(OpPutFH).ok(OpRemove).change(), was)
 	// Whoever may only read does not change anything.
@@ -512,9 +534,11 @@ func TestNames(t *testing.T) {
 		}
 		x.do(op(OpPutFH, dir), o).ok(OpPutFH).fails(n, want)
 	}
-	x.do(op(OpPutFH, fh), op(OpCommit, uint64(0), uint32(0))).ok(OpPutFH).ok(OpCommit) // of what was written before it was so
+	// of what was written before it was so
+	x.do(op(OpPutFH, fh), op(OpCommit, uint64(0), uint32(0))).ok(OpPutFH).ok(OpCommit)
 	p = x.do(op(OpPutFH, dir), op(OpAccess, uint32(0x1ff))).ok(OpPutFH).ok(OpAccess)
-	if sup, got := p.Uint32(), p.Uint32(); sup != accessDir|accessXattr || got != blockstore.AccessRead|blockstore.AccessLookup|accessXattrRead|accessXattrList {
+	if sup, got := p.Uint32(), p.Uint32(); sup != accessDir|accessXattr ||
+		got != blockstore.AccessRead|blockstore.AccessLookup|accessXattrRead|accessXattrList {
 		t.Errorf("access %x of %x", got, sup)
 	}
 	r.peer = stranger
@@ -596,7 +620,8 @@ func TestOpen(t *testing.T) {
 	excl := x.handle("one", "excl0")
 	p = y.do(op(OpPutFH, excl), op(OpOpen, uint32(0), uint32(1), uint32(2), uint64(0), "o", uint32(0), uint32(ClaimFH)))
 	his, _, _ := p.ok(OpPutFH).ok(OpOpen).opened()
-	x.do(op(OpPutFH, excl), op(OpWrite, state.Anonymous, uint64(0), uint32(0), "x")).ok(OpPutFH).fails(OpWrite, nfs.ErrLocked)
+	x.do(op(OpPutFH, excl), op(OpWrite, state.Anonymous, uint64(0), uint32(0), "x")).ok(OpPutFH).fails(OpWrite,
+		nfs.ErrLocked)
 	x.do(op(OpPutFH, excl), op(OpSetAttr, state.Anonymous,
 		attrs(BitmapOf(AttrSize), uint64(0)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrLocked, 4)
 	x.do(op(OpPutFH, excl), op(OpRead, state.Anonymous, uint64(0), uint32(1))).ok(OpPutFH).ok(OpRead)
@@ -625,7 +650,8 @@ func TestData(t *testing.T) {
 	dir := x.handle("one")
 	fh, id := x.make(dir, "file")
 	put := op(OpPutFH, fh)
-	p := x.do(put, op(OpWrite, id, uint64(0), uint32(0), "hello"), op(OpWrite, id, uint64(5), uint32(2), " world"), op(OpCommit, uint64(0), uint32(0)))
+	p := x.do(put, op(OpWrite, id, uint64(0), uint32(0), "hello"), op(OpWrite, id, uint64(5), uint32(2), " world"),
+		op(OpCommit, uint64(0), uint32(0)))
 	p.ok(OpPutFH).ok(OpWrite)
 	if n, how := p.Uint32(), p.Uint32(); n != 5 || how > 2 {
 		t.Errorf("%d bytes, %d", n, how)
@@ -675,7 +701,8 @@ func TestData(t *testing.T) {
 	}
 	r.blocks = 0
 	// The current stateid goes with the file handle.
-	p = x.do(op(OpPutFH, dir), openOp(1, 0, "o", "file"), op(OpSaveFH), read(state.Current, 0, 5), op(OpPutFH, dir), op(OpRestoreFH), read(state.Current, 0, 1), op(OpClose, uint32(0), state.Current))
+	p = x.do(op(OpPutFH, dir), openOp(1, 0, "o", "file"), op(OpSaveFH), read(state.Current, 0, 5), op(OpPutFH, dir),
+		op(OpRestoreFH), read(state.Current, 0, 1), op(OpClose, uint32(0), state.Current))
 	p.ok(OpPutFH).ok(OpOpen).opened()
 	p.ok(OpSaveFH).ok(OpRead)
 	p.Skip(4 + 4 + 8)
@@ -687,7 +714,8 @@ func TestData(t *testing.T) {
 	x.do(put, op(OpClose, uint32(0), state.Current)).ok(OpPutFH).fails(OpClose, nfs.ErrBadStateID)
 	// Wrong places.
 	x.do(op(OpPutFH, dir), read(id, 0, 1)).ok(OpPutFH).fails(OpRead, nfs.ErrIsDir)
-	x.do(op(OpPutFH, dir), op(OpWrite, state.Anonymous, uint64(0), uint32(0), "x")).ok(OpPutFH).fails(OpWrite, nfs.ErrIsDir)
+	x.do(op(OpPutFH, dir), op(OpWrite, state.Anonymous, uint64(0), uint32(0), "x")).ok(OpPutFH).fails(OpWrite,
+		nfs.ErrIsDir)
 	x.do(op(OpPutFH, dir), op(OpCreate, uint32(5), "t", "link", attrs(Bitmap{}))).ok(OpPutFH).ok(OpCreate)
 	x.do(op(OpPutFH, x.handle("one", "link")), read(state.Anonymous, 0, 1)).ok(OpPutFH).fails(OpRead, nfs.ErrSymlink)
 	x.do(put, op(OpWrite, id, uint64(0), uint32(3), "x")).ok(OpPutFH).fails(OpWrite, nfs.ErrBadXDR)
@@ -696,7 +724,8 @@ func TestData(t *testing.T) {
 		uint32(0))).ok(OpPutFH).ok(OpOpenDowngrade).Decoder)
 	x.do(put, op(OpClose, uint32(0), id)).ok(OpPutFH).fails(OpClose, nfs.ErrOldStateID)
 	p = x.do(op(OpTestStateID, uint32(3), id, next, state.Anonymous)).ok(OpTestStateID)
-	if n, a, b, c := p.Uint32(), nfs.Status(p.Uint32()), nfs.Status(p.Uint32()), nfs.Status(p.Uint32()); n != 3 || a != nfs.ErrOldStateID || b != nfs.OK || c != nfs.ErrBadStateID {
+	if n, a, b, c := p.Uint32(), nfs.Status(p.Uint32()), nfs.Status(p.Uint32()),
+		nfs.Status(p.Uint32()); n != 3 || a != nfs.ErrOldStateID || b != nfs.OK || c != nfs.ErrBadStateID {
 		t.Errorf("%d: %v %v %v", n, a, b, c)
 	}
 	x.do(op(OpTestStateID, uint32(1<<30))).fails(OpTestStateID, nfs.ErrBadXDR)
@@ -745,7 +774,8 @@ func TestReadInline(t *testing.T) {
 		r.fs.reads = func(bool) error { calls++; return nil }
 		before := r.count.ReadsMoved.Load()
 		p := ask(id).ok(OpRead)
-		if eof, got := p.Bool(), p.String(100); !eof || got != "content" || calls != int(1+c.moved) || r.count.ReadsMoved.Load()-before != c.moved {
+		if eof, got := p.Bool(), p.String(100); !eof || got != "content" || calls != int(1+c.moved) ||
+			r.count.ReadsMoved.Load()-before != c.moved {
 			t.Errorf("%d bytes in memory: %q %v, %d calls", c.ready, got, eof, calls)
 		}
 		if r.noBlock != (c.moved == 0) {
@@ -789,7 +819,8 @@ func TestLocks(t *testing.T) {
 	// A version 3 client's lock is in the way as well.
 	f := lock.File{Export: 1}
 	_, f.Handle, _ = r.codec.Parse(fh)
-	if _, ok, _ := r.locks.Lock(f, lock.Lock{Owner: lock.Owner{Client: "10.0.0.9 host", ID: "p"}, Start: 100, End: 200}); !ok {
+	if _, ok, _ := r.locks.Lock(f,
+		lock.Lock{Owner: lock.Owner{Client: "10.0.0.9 host", ID: "p"}, Start: 100, End: 200}); !ok {
 		t.Fatal("not locked")
 	}
 	if d := x.do(put, op(OpLock, LockWrite, false, uint64(150), uint64(1), false, lockID,
@@ -857,9 +888,11 @@ func FuzzCompound(f *testing.F) {
 	for _, o := range ops42 {
 		add(op(OpPutFH, fh), op(OpSaveFH), o.args(id, id))
 	}
-	add(op(OpPutFH, fh), op(OpSetXattr, 0, "name", "value"), op(OpGetXattr, "name"), op(OpListXattrs, uint64(0), 100), op(OpRemoveXattr, "name"))
+	add(op(OpPutFH, fh), op(OpSetXattr, 0, "name", "value"), op(OpGetXattr, "name"), op(OpListXattrs, uint64(0), 100),
+		op(OpRemoveXattr, "name"))
 	add(exchangeArgs("x", 1, 0))
-	add(op(OpCreateSession, x.client, uint32(2), uint32(0), channelArgs(4096, 4096, 0, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(1), uint32(1), uint32(0), "h", uint32(0), uint32(0), uint32(0)))
+	add(op(OpCreateSession, x.client, uint32(2), uint32(0), channelArgs(4096, 4096, 0, 8, 1), channelArgs(0, 0, 0, 0, 0),
+		uint32(0), uint32(1), uint32(1), uint32(0), "h", uint32(0), uint32(0), uint32(0)))
 	f.Fuzz(func(t *testing.T, n uint32, b []byte) {
 		r.t, x.r.t = t, t
 		if r.s.state.Session(x.id) == nil {

@@ -34,7 +34,8 @@ func getAttr(k *compound) nfs.Status {
 
 // Bits of ACCESS that can mean something for directories, and for everything else.
 const (
-	accessDir    = blockstore.AccessRead | blockstore.AccessLookup | blockstore.AccessModify | blockstore.AccessExtend | blockstore.AccessDelete
+	accessDir = blockstore.AccessRead | blockstore.AccessLookup | blockstore.AccessModify | blockstore.AccessExtend |
+		blockstore.AccessDelete
 	accessFile   = blockstore.AccessRead | blockstore.AccessModify | blockstore.AccessExtend | blockstore.AccessExecute
 	accessChange = blockstore.AccessModify | blockstore.AccessExtend | blockstore.AccessDelete
 )

@@ -128,7 +128,8 @@ func (f *offloads) snapshot(st *state.Offload) ([]byte, error) {
 	}
 	c := o.c
 	x := snapCopy{
-		From: objectSnap(&c.from), To: objectSnap(&c.to), SourceOff: c.sourceOff, DstOff: c.dstOff, Count: c.count, Done: c.done,
+		From: objectSnap(&c.from), To: objectSnap(&c.to), SourceOff: c.sourceOff, DstOff: c.dstOff, Count: c.count,
+		Done:  c.done,
 		Reads: credSnap(&c.reads), Writes: credSnap(&c.writes), Verifier: bytes.Clone(c.verf[:]),
 		Pieces: c.pieces, Told: o.notified.Load(),
 	}

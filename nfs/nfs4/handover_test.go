@@ -148,7 +148,8 @@ func TestRecallSucceeded(t *testing.T) {
 			}
 			b.openFH(fh, state.Read, "o").fails(OpOpen, nfs.ErrJukebox)
 			r.succeed(cl)
-			if len(seen) != 2 || seen[0].slot != seen[1].slot || seen[0].seq != seen[1].seq || seen[1].recall.id != p.deleg || !slices.Equal(seen[0].refers, seen[1].refers) {
+			if len(seen) != 2 || seen[0].slot != seen[1].slot || seen[0].seq != seen[1].seq || seen[1].recall.id != p.deleg ||
+				!slices.Equal(seen[0].refers, seen[1].refers) {
 				t.Fatalf("%+v", seen)
 			}
 			b.openFH(fh, state.Read, "o").fails(OpOpen, nfs.ErrJukebox)

@@ -115,7 +115,8 @@ func walkResult(d *xdr.Decoder, op uint32, st nfs.Status) (l learned) {
 		id := DecodeSessionID(d)
 		l.session = &id
 		d.Skip(8 + 2*28)
-	case OpFreeStateID, OpPutFH, OpPutRootFH, OpLookup, OpSaveFH, OpRestoreFH, OpReclaimComplete, OpDestroySession, OpDestroyClientID, OpDelegReturn,
+	case OpFreeStateID, OpPutFH, OpPutRootFH, OpLookup, OpSaveFH, OpRestoreFH, OpReclaimComplete, OpDestroySession,
+		OpDestroyClientID, OpDelegReturn,
 		OpAllocate, OpDeallocate:
 	case OpSeek:
 		d.Skip(12)
@@ -192,7 +193,10 @@ func TestKernel(t *testing.T) {
 	}
 	defer file.Close()
 	r := newRig(t)
-	if err := r.table.Replace([]*nfs.Export{{ID: 1, Pseudo: "/", FS: r.fs, Clients: r.table.Exports()[0].Clients}}); err != nil {
+	if err := r.table.Replace([]*nfs.Export{{
+		ID: 1, Pseudo: "/", FS: r.fs,
+		Clients: r.table.Exports()[0].Clients,
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	p := &replayed{rig: r, swap: strings.NewReplacer()}

@@ -47,7 +47,8 @@ func leased(t *testing.T) (*rig, *leaser, *callee, *sess, []byte) {
 			t.Fatal(err)
 		}
 		mode := uint32(0o666)
-		h, _, _, err := r.fs.Create(&blockstore.Cred{}, root, "f", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
+		h, _, _, err := r.fs.Create(&blockstore.Cred{}, root, "f", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode},
+			[8]byte{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +159,8 @@ func TestHostOpens(t *testing.T) {
 	r.s.Close()
 }
 
-// TestClocks: a server goes by a clock that the host's administrator does not set. What files say goes by the host's.
+// TestClocks: a server goes by a clock that the host's administrator does not set. What files say
+// goes by the host's.
 func TestClocks(t *testing.T) {
 	s := New(Config{Config: nfs.Config{Exports: nfs.NewTable(nil)}})
 	if at := s.cfg.Now(); at != at.Round(0) || clock.Since(at).Abs() > time.Minute {
@@ -175,7 +177,8 @@ func TestClocks(t *testing.T) {
 	_, id := x.make(x.handle("one"), "file")
 	read := func(want nfs.Status) {
 		t.Helper()
-		if st := x.do(op(OpPutFH, x.handle("one", "file")), op(OpRead, id, uint64(0), uint32(1))).ok(OpPutFH).next(OpRead); st != want {
+		if st := x.do(op(OpPutFH, x.handle("one", "file")),
+			op(OpRead, id, uint64(0), uint32(1))).ok(OpPutFH).next(OpRead); st != want {
 			t.Errorf("READ: %v", st)
 		}
 	}

@@ -88,7 +88,8 @@ func TestMillionByProtocol(t *testing.T) {
 			}
 		}
 		took, now := time.Since(begin), heap()
-		t.Logf("%s: %v each, the longest %v, %d bytes each", step.name, took/time.Duration(n), longest, int64(now-was)/int64(n))
+		t.Logf("%s: %v each, the longest %v, %d bytes each", step.name, took/time.Duration(n), longest,
+			int64(now-was)/int64(n))
 		was = now
 	}
 	if got := r.s.State().Counts(); got.Opens != n+files || got.Locks != n {

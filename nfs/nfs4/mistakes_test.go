@@ -30,7 +30,9 @@ func (s *syncing) lose() {
 	}
 }
 
-func (s *syncing) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
+func (s *syncing) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int,
+	blockstore.Stability, blockstore.Wcc, error,
+) {
 	n, _, w, err := s.FS.WriteAt(c, h, p, off, how)
 	s.asked = how
 	s.lose()
@@ -69,8 +71,8 @@ func TestCommittedIsWhatTheStoreSays(t *testing.T) {
 	}
 }
 
-// TestVerifierOfLostWrites: what is lost while a WRITE or a COMMIT is under way, the client sees by the verifiers: that
-// of a WRITE is of before, that of a COMMIT of after.
+// TestVerifierOfLostWrites: what is lost while a WRITE or a COMMIT is under way, the client sees by
+// the verifiers: that of a WRITE is of before, that of a COMMIT of after.
 func TestVerifierOfLostWrites(t *testing.T) {
 	var s *syncing
 	r := newRigOver(t, func(fs blockstore.FS) blockstore.FS {
@@ -137,14 +139,16 @@ func TestChangeIsSeen(t *testing.T) {
 		}
 	}
 	beforeA, beforeB, file := x.change(a), x.change(b), x.change(fh)
-	p := x.do(op(OpPutFH, a), op(OpSaveFH), op(OpPutFH, b), op(OpRename, "file", "moved")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpRename)
+	p := x.do(op(OpPutFH, a), op(OpSaveFH), op(OpPutFH, b),
+		op(OpRename, "file", "moved")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpRename)
 	check("RENAME, the source", a, beforeA, p.change())
 	check("RENAME, the target", b, beforeB, p.change())
 	if x.change(fh) == file {
 		t.Error("RENAME does not change the file's change attribute")
 	}
 	beforeB, file = x.change(b), x.change(fh)
-	p = x.do(op(OpPutFH, fh), op(OpSaveFH), op(OpPutFH, b), op(OpLink, "second")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpLink)
+	p = x.do(op(OpPutFH, fh), op(OpSaveFH), op(OpPutFH, b),
+		op(OpLink, "second")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpLink)
 	check("LINK", b, beforeB, p.change())
 	if x.change(fh) == file {
 		t.Error("LINK does not change the file's change attribute")
@@ -169,7 +173,8 @@ func TestHandlesOutliveRenames(t *testing.T) {
 	for _, names := range [][2]string{{"a", "b"}, {"b", "c"}} {
 		x.do(op(OpPutFH, top), op(OpSaveFH), op(OpRename, names[0], names[1])).ok(OpPutFH).ok(OpSaveFH).ok(OpRename)
 	}
-	x.do(op(OpPutFH, dir), op(OpSaveFH), op(OpPutFH, top), op(OpRename, "file", "elsewhere")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpRename)
+	x.do(op(OpPutFH, dir), op(OpSaveFH), op(OpPutFH, top),
+		op(OpRename, "file", "elsewhere")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpRename)
 	for range 2 {
 		x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), "data"),
 			op(OpGetAttr, BitmapOf(AttrSize))).ok(OpPutFH).ok(OpWrite)

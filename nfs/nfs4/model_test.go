@@ -11,12 +11,14 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// The model says which statuses a server may answer with, and what is open, locked and delegated afterwards. It is
-// written from RFC 7530 and RFC 8881: lists that are searched, no tables, no counters.
+// The model says which statuses a server may answer with, and what is open, locked and delegated
+// afterwards. It is written from RFC 7530 and RFC 8881: lists that are searched, no tables, no
+// counters.
 
 const modelLease = 90 * time.Second
 
-// edges are where ranges of locks begin and end. A file is so many segments, the last of which is one byte.
+// edges are where ranges of locks begin and end. A file is so many segments, the last of which is
+// one byte.
 var edges = []uint64{0, 1, 2, 5, 1 << 32, 1<<63 - 1, 1 << 63, 1<<64 - 3, 1<<64 - 2, 1<<64 - 1}
 
 // Kinds of stateids.
@@ -115,7 +117,8 @@ type model struct {
 
 func (m *model) expired(c *modelClient) bool { return m.now.Sub(c.seen) > modelLease }
 
-// graceSure reports whether the grace period cannot be over: a client that may reclaim has not said that it is done.
+// graceSure reports whether the grace period cannot be over: a client that may reclaim has not said
+// that it is done.
 func (m *model) graceSure() bool {
 	if !m.now.Before(m.until) {
 		return false
@@ -175,7 +178,8 @@ func (c *modelClient) unconfirmed(s *modelState) bool {
 	return c.minor == 0 && s.kind == anOpen && !c.owners[s.owner].confirmed
 }
 
-// find is what a stateid stands for, or what is wrong with it (RFC 8881 section 8.2.4, RFC 7530 section 9.1.4.4).
+// find is what a stateid stands for, or what is wrong with it (RFC 8881 section 8.2.4, RFC 7530
+// section 9.1.4.4).
 func (m *model) find(c *modelClient, boot uint32, id state.Stateid) (*modelState, []nfs.Status) {
 	if c.minor > 0 && id == state.Current {
 		id = m.current
@@ -228,8 +232,9 @@ func (m *model) of(c *modelClient, boot uint32, id state.Stateid, kind, file int
 	return s, nil
 }
 
-// shareConflict reports whether an open stands against one for access that denies deny: that of a client that is there
-// (live), or of one that is silent. An owner's own opens count like others (RFC 8881 section 9.7).
+// shareConflict reports whether an open stands against one for access that denies deny: that of a
+// client that is there (live), or of one that is silent. An owner's own opens count like others
+// (RFC 8881 section 9.7).
 func (m *model) shareConflict(by *modelClient, file int, access, deny uint32) (live bool) {
 	for _, c := range m.clients {
 		for _, o := range c.live(anOpen) {
@@ -241,8 +246,8 @@ func (m *model) shareConflict(by *modelClient, file int, access, deny uint32) (l
 	return live
 }
 
-// delegations of others that stand against reading, or changing, a file. must: somebody has to wait for one; may: the
-// server may have taken it away.
+// delegations of others that stand against reading, or changing, a file. must: somebody has to wait
+// for one; may: the server may have taken it away.
 func (m *model) delegations(by *modelClient, file int, change bool) (list []*modelState, must, may bool) {
 	for _, c := range m.clients {
 		for _, d := range c.live(aDelegation) {
@@ -347,7 +352,8 @@ func (m *model) agree(s *state.Server, locks *lock.Table) error {
 			for _, d := range m.clients {
 				for j, p := range d.live(anOpen) {
 					if (c != d || i != j) && o.owner != p.owner && o.file == p.file && (o.access&p.deny != 0 || o.deny&p.access != 0) {
-						return fmt.Errorf("file %d is open twice, by client %d (%d, denied %d) and client %d (%d, denied %d)", o.file, c.n, o.access, o.deny, d.n, p.access, p.deny)
+						return fmt.Errorf("file %d is open twice, by client %d (%d, denied %d) and client %d (%d, denied %d)", o.file,
+							c.n, o.access, o.deny, d.n, p.access, p.deny)
 					}
 				}
 				if c == d {
@@ -361,7 +367,8 @@ func (m *model) agree(s *state.Server, locks *lock.Table) error {
 			}
 		}
 	}
-	if got := s.Counts(); got.Opens != want.Opens || got.Locks != want.Locks || got.Delegations != want.Delegations || got.Sessions != want.Sessions {
+	if got := s.Counts(); got.Opens != want.Opens || got.Locks != want.Locks || got.Delegations != want.Delegations ||
+		got.Sessions != want.Sessions {
 		return fmt.Errorf("%+v instead of %+v", got, want)
 	}
 	// Segment by segment: what the server holds, and nothing else.

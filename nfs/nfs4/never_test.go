@@ -54,7 +54,8 @@ func init() {
 			of(nfs.ErrReqTooBig, "SEQUENCE says so", op)
 		}
 	}
-	of(nfs.ErrJukebox, "it asks nobody", OpBackchannelCtl, OpBindConnToSession, OpClose, OpDelegReturn, OpDestroyClientID, OpDestroySession,
+	of(nfs.ErrJukebox, "it asks nobody", OpBackchannelCtl, OpBindConnToSession, OpClose, OpDelegReturn, OpDestroyClientID,
+		OpDestroySession,
 		OpFreeStateID, OpLockU, OpOpenDowngrade, OpPutFH, OpPutPubFH, OpPutRootFH, OpReclaimComplete, OpSetSSV, OpTestStateID)
 	const copies = "a copy that has ended has no stateid any more"
 	of(nfs.ErrCompleteAlready, copies, OpOffloadCancel, OpOffloadStatus)
@@ -66,7 +67,8 @@ func init() {
 	of(nfs.ErrGrace, "none is given at any time", OpGetDirDelegation)
 	of(errRecallconflict, "WND4_CONTENTION says so", OpWantDelegation)
 	of(nfs.ErrReclaimConflict, "WND4_CONTENTION says so", OpWantDelegation)
-	of(nfs.ErrStale, "it does not look at the file", OpClose, OpDelegReturn, OpLockU, OpOpenDowngrade, OpGetFH, OpSaveFH, OpRestoreFH, OpReclaimComplete)
+	of(nfs.ErrStale, "it does not look at the file", OpClose, OpDelegReturn, OpLockU, OpOpenDowngrade, OpGetFH, OpSaveFH,
+		OpRestoreFH, OpReclaimComplete)
 	of(nfs.ErrDelegRevoked, "the file is a directory, or to be written without a delegation", OpOpen)
 	of(nfs.ErrOpenMode, "what is open for writing may be read", OpRead, OpReadPlus, OpSeek)
 	of(nfs.ErrNoEnt, "it looks for nothing", OpBackchannelCtl, OpCreateSession)
@@ -93,9 +95,12 @@ func init() {
 	of(nfs.ErrOpenMode, "it has no stateid", OpRemoveXattr)
 	of(nfs.ErrBadXDR, "its arguments are not looked at", OpSetSSV)
 	of(nfs.ErrStaleClientID, "no session is without its client", OpDestroySession)
-	of(nfs.ErrRetryUncachedRep, "it is never behind a SEQUENCE that is retried", OpBindConnToSession, OpCreateSession, OpDestroyClientID, OpDestroySession, OpExchangeID)
-	of(nfs.ErrRepTooBig, "its result is short, and first", OpBindConnToSession, OpCreateSession, OpDestroyClientID, OpDestroySession, OpExchangeID, OpSequence)
-	of(nfs.ErrRepTooBigToCache, "its result is short, and first", OpBindConnToSession, OpCreateSession, OpDestroyClientID, OpDestroySession, OpExchangeID, OpSequence)
+	of(nfs.ErrRetryUncachedRep, "it is never behind a SEQUENCE that is retried", OpBindConnToSession, OpCreateSession,
+		OpDestroyClientID, OpDestroySession, OpExchangeID)
+	of(nfs.ErrRepTooBig, "its result is short, and first", OpBindConnToSession, OpCreateSession, OpDestroyClientID,
+		OpDestroySession, OpExchangeID, OpSequence)
+	of(nfs.ErrRepTooBigToCache, "its result is short, and first", OpBindConnToSession, OpCreateSession, OpDestroyClientID,
+		OpDestroySession, OpExchangeID, OpSequence)
 	of(nfs.ErrRepTooBig, "it makes do with the room there is", OpReadDir, OpListXattrs)
 	of(nfs.ErrRepTooBigToCache, "it makes do with the room there is", OpReadDir, OpListXattrs)
 	of(nfs.ErrRepTooBig, "it never succeeds", OpSetSSV)
@@ -107,7 +112,8 @@ func init() {
 func special(t *testing.T, seen map[opStatus]string) {
 	for what, f := range map[string]func(w *world, x *sess){
 		"SEQUENCE": func(w *world, x *sess) {
-			w.compound(2, op(OpSequence, state.SessionID{1}, uint32(1), uint32(0), uint32(0), false)).fails(OpSequence, nfs.ErrBadSession)
+			w.compound(2, op(OpSequence, state.SessionID{1}, uint32(1), uint32(0), uint32(0), false)).fails(OpSequence,
+				nfs.ErrBadSession)
 			w.compound(2, op(OpSequence, x.id, uint32(1), uint32(99), uint32(99), false)).fails(OpSequence, nfs.ErrBadSlot)
 			w.compound(2, op(OpSequence, x.id, uint32(1), uint32(1), uint32(99), false)).fails(OpSequence, nfs.ErrBadHighSlot)
 			w.compound(2, op(OpSequence, x.id, uint32(1), uint32(1), uint32(1), uint32(2))).fails(OpSequence, nfs.ErrBadXDR)
@@ -120,8 +126,10 @@ func special(t *testing.T, seen map[opStatus]string) {
 			}
 			w.compound(2, append([]args{x.sequence(x.seq+1, 0)}, many...)...).fails(OpSequence, nfs.ErrTooManyOps)
 			small := w.sessionOf(2, "small", channelArgs(1024, 4096, 0, 8, 2))
-			w.compound(2, small.sequence(small.seq+1, 0), op(OpLookup, strings.Repeat("n", 1500))).fails(OpSequence, nfs.ErrReqTooBig)
-			u, _, st := w.s.state.Sequence(w.now, &state.Request{Session: x.id, From: w.from(), Sequence: 1, Slot: 3, Minor: 2, Digest: 5})
+			w.compound(2, small.sequence(small.seq+1, 0), op(OpLookup, strings.Repeat("n", 1500))).fails(OpSequence,
+				nfs.ErrReqTooBig)
+			u, _, st := w.s.state.Sequence(w.now,
+				&state.Request{Session: x.id, From: w.from(), Sequence: 1, Slot: 3, Minor: 2, Digest: 5})
 			if st != nfs.OK {
 				t.Fatal(st)
 			}
@@ -185,11 +193,13 @@ func special(t *testing.T, seen map[opStatus]string) {
 			w.compound(2, create(id, seq, 0, good, uint32(0))).fails(OpCreateSession, nfs.ErrJukebox)
 		},
 		"sessions": func(w *world, x *sess) {
-			w.compound(2, op(OpBindConnToSession, state.SessionID{1}, uint32(1), false)).fails(OpBindConnToSession, nfs.ErrBadSession)
+			w.compound(2, op(OpBindConnToSession, state.SessionID{1}, uint32(1), false)).fails(OpBindConnToSession,
+				nfs.ErrBadSession)
 			w.compound(2, op(OpBindConnToSession, x.id, uint32(1), uint32(7))).fails(OpBindConnToSession, nfs.ErrBadXDR)
 			w.compound(2, op(OpBindConnToSession, x.id, uint32(5), false)).fails(OpBindConnToSession, nfs.ErrInval)
 			x.do(op(OpBindConnToSession, x.id, uint32(1), false)).fails(OpBindConnToSession, nfs.ErrNotOnlyOp)
-			x.do(op(OpBackchannelCtl, uint32(1), uint32(1), uint32(6), uint32(1), "a", "b")).fails(OpBackchannelCtl, nfs.ErrInval)
+			x.do(op(OpBackchannelCtl, uint32(1), uint32(1), uint32(6), uint32(1), "a", "b")).fails(OpBackchannelCtl,
+				nfs.ErrInval)
 			w.compound(2, op(OpDestroySession, state.SessionID{1})).fails(OpDestroySession, nfs.ErrBadSession)
 			w.compound(2, part(uint32(OpDestroySession), uint32(1))).fails(OpDestroySession, nfs.ErrBadXDR)
 			x.do(op(OpDestroySession, x.id), op(OpPutRootFH)).fails(OpDestroySession, nfs.ErrNotOnlyOp)
@@ -220,7 +230,8 @@ func special(t *testing.T, seen map[opStatus]string) {
 			x.do(file, op(OpVerify, attrs(BitmapOf(14), uint32(0)))).ok(OpPutFH).fails(OpVerify, nfs.ErrAttrNotSupp)
 			x.do(file, op(OpNVerify, attrs(BitmapOf(14), uint32(0)))).ok(OpPutFH).fails(OpNVerify, nfs.ErrAttrNotSupp)
 			x.do(file, op(OpNVerify, attrs(BitmapOf(AttrSize), uint64(9)))).ok(OpPutFH).fails(OpNVerify, nfs.ErrSame)
-			x.do(dir, op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), writeOnly)).ok(OpPutFH).fails(OpReadDir, nfs.ErrInval)
+			x.do(dir, op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), writeOnly)).ok(OpPutFH).fails(OpReadDir,
+				nfs.ErrInval)
 			w.faults.Set() // no more
 			x.do(file, op(OpSeek, state.Anonymous, uint64(0), uint32(2))).ok(OpPutFH).fails(OpSeek, nfs.ErrUnionNotSupp)
 		},
@@ -249,7 +260,8 @@ func special(t *testing.T, seen map[opStatus]string) {
 			w.start(8)
 			reclaimer := func(owner string) *sess {
 				id, seq, _ := w.exchange(owner, 1)
-				p := w.compound(2, op(OpCreateSession, id, seq, uint32(0), channelArgs(4096, 4096, 512, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).ok(OpCreateSession)
+				p := w.compound(2, op(OpCreateSession, id, seq, uint32(0), channelArgs(4096, 4096, 512, 8, 1),
+					channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).ok(OpCreateSession)
 				return &sess{r: w.rig, minor: 2, client: id, id: DecodeSessionID(p.Decoder)}
 			}
 			a, b := reclaimer("one"), reclaimer("two")

@@ -34,14 +34,19 @@ func TestEveryObject40(t *testing.T) {
 		"file": {op(OpPutFH, fh)}, "directory": {op(OpPutFH, dir)}, "link": {op(OpPutFH, made(5, "link", "target"))},
 		"fifo": {op(OpPutFH, made(7, "fifo"))}, "device": {op(OpPutFH, made(4, "device", uint32(1), uint32(3)))},
 		"gone": {op(OpPutFH, gone)}, "forged": {op(OpPutFH, forged)}, "nothing": nil, "root": {op(OpPutRootFH)},
-		"pseudo": {op(OpPutRootFH), op(OpLookup, "deep")}, "read-only": {op(OpPutRootFH), op(OpLookup, "deep"), op(OpLookup, "two")},
+		"pseudo":    {op(OpPutRootFH), op(OpLookup, "deep")},
+		"read-only": {op(OpPutRootFH), op(OpLookup, "deep"), op(OpLookup, "two")},
 	}
 	stale, old := id, l
 	stale.Other[0]++
 	old.Seq--
 	var ops []args
-	for _, name := range []string{"file", "link", "directory", "none", "", ".", "..", "a/b", "\xff", strings.Repeat("n", 300), "nested", "one"} {
-		ops = append(ops, op(OpLookup, name), op(OpSecInfo, name), op(OpRemove, name), op(OpRename, name, name+"2"), op(OpRename, "fifo", name), op(OpLink, name))
+	for _, name := range []string{
+		"file", "link", "directory", "none", "", ".", "..", "a/b", "\xff",
+		strings.Repeat("n", 300), "nested", "one",
+	} {
+		ops = append(ops, op(OpLookup, name), op(OpSecInfo, name), op(OpRemove, name), op(OpRename, name, name+"2"),
+			op(OpRename, "fifo", name), op(OpLink, name))
 		for _, typ := range []uint32{1, 2, 6, 7, 8, 9} {
 			ops = append(ops, op(OpCreate, typ, name, attrs(BitmapOf(AttrMode), uint32(0o700))))
 		}
@@ -74,7 +79,8 @@ func TestEveryObject40(t *testing.T) {
 			ops, op(OpRead, s, uint64(0), uint32(9)), op(OpWrite, s, uint64(0), uint32(2), "x"),
 			op(OpSetAttr, s, attrs(BitmapOf(AttrSize), uint64(9))),
 			op(OpSetAttr, s, attrs(BitmapOf(AttrMode), uint32(0o600))), op(OpDelegReturn, s),
-			next(func(seq uint32) args { return op(OpClose, seq+5, s) }), next(func(seq uint32) args { return op(OpOpenConfirm, s, seq+5) }),
+			next(func(seq uint32) args { return op(OpClose, seq+5, s) }),
+			next(func(seq uint32) args { return op(OpOpenConfirm, s, seq+5) }),
 			next(func(seq uint32) args { return op(OpOpenDowngrade, s, seq+5, uint32(1), uint32(0)) }),
 			next(func(seq uint32) args { return c.lockOp(seq+5, s, 1, "m", LockRead, 0, 1) }),
 			lockMore(99, s, LockWrite, 0, 1), lockUOp(99, s, 0, 1),
@@ -91,10 +97,12 @@ func TestEveryObject40(t *testing.T) {
 		op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), BitmapOf(AttrType)),
 		op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(8), BitmapOf(AttrType)),
 		op(OpReadDir, uint64(1), [8]byte{}, uint32(0), uint32(4096), BitmapOf(AttrType)),
-		op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), writeOnly), op(OpReadLink), op(OpRestoreFH), op(OpSaveFH),
+		op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), writeOnly), op(OpReadLink), op(OpRestoreFH),
+		op(OpSaveFH),
 		op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrOwner), "nobody at all")),
 		op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrType), uint32(1))),
-		op(OpReleaseLockOwner, c.id, "none"), op(OpReleaseLockOwner, c.id+9, "none"), op(OpRenew, c.id), op(OpRenew, c.id+9), op(OpPutFH, "xyz"),
+		op(OpReleaseLockOwner, c.id, "none"), op(OpReleaseLockOwner, c.id+9, "none"), op(OpRenew, c.id), op(OpRenew, c.id+9),
+		op(OpPutFH, "xyz"),
 		args(func(e *xdr.Encoder) { c.reclaimOp(c.next("again"), 1, "again")(e) }),
 	)
 	round := func(grace string) {

@@ -213,7 +213,8 @@ func TestOffload(t *testing.T) {
 		}
 		k := r.told()
 		o := k.offload
-		if o.status != nfs.OK || o.count != offloadSize || o.id != id || !bytes.Equal(o.fh, r.to) || o.verf != verf || o.how != 0 {
+		if o.status != nfs.OK || o.count != offloadSize || o.id != id || !bytes.Equal(o.fh, r.to) || o.verf != verf ||
+			o.how != 0 {
 			t.Errorf("%v: told of %d bytes, %v, %v, %x, stable as %d", export, o.count, o.status, o.id, o.verf, o.how)
 		}
 		if len(k.refers) != 2 || k.refers[0] != seq || k.refers[1] != 0 {
@@ -242,7 +243,8 @@ func TestOffloadNot(t *testing.T) {
 			p := r.compound(1, exchangeArgs("copier", 1, exchMovedRefer)).ok(OpExchangeID)
 			client, seq := p.Uint64(), p.Uint32()
 			fore := channelArgs(1<<20+4096, 1<<20+4096, 2048, 16, 8)
-			p = r.compound(1, op(OpCreateSession, client, seq, uint32(2), fore, channelArgs(4096, 4096, 0, 2, 16), uint32(0x40000000), uint32(0)))
+			p = r.compound(1, op(OpCreateSession, client, seq, uint32(2), fore, channelArgs(4096, 4096, 0, 2, 16),
+				uint32(0x40000000), uint32(0)))
 			y := &sess{r: r.rig, minor: 1, client: client, id: DecodeSessionID(p.ok(OpCreateSession).Decoder)}
 			y.flags()
 		},
@@ -263,7 +265,8 @@ func TestOffloadNot(t *testing.T) {
 		t.Errorf("a synchronous one: %d stateids, %d bytes", ids, n)
 	}
 	p = r.x.do(op(OpPutFH, r.from), op(OpSaveFH), op(OpPutFH, r.to),
-		op(OpCopy, r.fromID, r.toID, uint64(0), uint64(0), uint64(copyStep), true, false, uint32(0))).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpCopy)
+		op(OpCopy, r.fromID, r.toID, uint64(0), uint64(0), uint64(copyStep), true, false,
+			uint32(0))).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpCopy)
 	if ids, n := p.Uint32(), p.Uint64(); ids != 0 || n != copyStep {
 		t.Errorf("a short one: %d stateids, %d bytes", ids, n)
 	}
@@ -296,7 +299,8 @@ func TestOffloadStatus(t *testing.T) {
 			}
 		}
 	}
-	if st := r.x.do(op(OpPutRootFH), op(OpOffloadStatus, id)).ok(OpPutRootFH).next(OpOffloadStatus); st != nfs.ErrBadStateID {
+	if st := r.x.do(op(OpPutRootFH),
+		op(OpOffloadStatus, id)).ok(OpPutRootFH).next(OpOffloadStatus); st != nfs.ErrBadStateID {
 		t.Errorf("the root: %v", st)
 	}
 	// Nor is it one of a READ, or to be freed.
@@ -306,7 +310,8 @@ func TestOffloadStatus(t *testing.T) {
 	}
 	r.back = nil
 	other := r.session(2, "other")
-	if st := other.do(op(OpPutFH, r.to), op(OpOffloadStatus, id)).ok(OpPutFH).next(OpOffloadStatus); st != nfs.ErrBadStateID {
+	if st := other.do(op(OpPutFH, r.to),
+		op(OpOffloadStatus, id)).ok(OpPutFH).next(OpOffloadStatus); st != nfs.ErrBadStateID {
 		t.Errorf("another client: %v", st)
 	}
 	r.steps <- struct{}{}

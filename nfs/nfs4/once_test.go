@@ -27,14 +27,18 @@ func (f *cut) err() error {
 	return nil
 }
 
-func (f *cut) Mkdir(c *blockstore.Cred, dir blockstore.Handle, name string, s *blockstore.SetAttr) (h blockstore.Handle, a blockstore.Attr, w blockstore.Wcc, err error) {
+func (f *cut) Mkdir(c *blockstore.Cred, dir blockstore.Handle, name string, s *blockstore.SetAttr) (h blockstore.Handle,
+	a blockstore.Attr, w blockstore.Wcc, err error,
+) {
 	if err = f.err(); err != nil {
 		return h, a, w, err
 	}
 	return f.FS.Mkdir(c, dir, name, s)
 }
 
-func (f *cut) Symlink(c *blockstore.Cred, dir blockstore.Handle, name, target string, s *blockstore.SetAttr) (h blockstore.Handle, a blockstore.Attr, w blockstore.Wcc, err error) {
+func (f *cut) Symlink(c *blockstore.Cred, dir blockstore.Handle, name, target string,
+	s *blockstore.SetAttr,
+) (h blockstore.Handle, a blockstore.Attr, w blockstore.Wcc, err error) {
 	if err = f.err(); err != nil {
 		return h, a, w, err
 	}
@@ -55,23 +59,27 @@ func (f *cut) Rmdir(c *blockstore.Cred, dir blockstore.Handle, name string) (w b
 	return f.FS.Rmdir(c, dir, name)
 }
 
-func (f *cut) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string, to blockstore.Handle, toName string) (a, b blockstore.Wcc, err error) {
+func (f *cut) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string, to blockstore.Handle,
+	toName string,
+) (a, b blockstore.Wcc, err error) {
 	if err = f.err(); err != nil {
 		return a, b, err
 	}
 	return f.FS.Rename(c, from, fromName, to, toName)
 }
 
-func (f *cut) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a blockstore.Attr, w blockstore.Wcc, err error) {
+func (f *cut) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a blockstore.Attr, w blockstore.Wcc,
+	err error,
+) {
 	if err = f.err(); err != nil {
 		return a, w, err
 	}
 	return f.FS.Link(c, h, dir, name)
 }
 
-// TestKilledServerDoesNothingTwice kills the server before it makes a change and afterwards. The client sends the call
-// again in the session of before, which is not there, and then in a new one, as the Linux kernel does. A
-// call that looks the same, but was not sent again so, is another one.
+// TestKilledServerDoesNothingTwice kills the server before it makes a change and afterwards. The
+// client sends the call again in the session of before, which is not there, and then in a new one,
+// as the Linux kernel does. A call that looks the same, but was not sent again so, is another one.
 func TestKilledServerDoesNothingTwice(t *testing.T) {
 	type world struct {
 		x             *sess
@@ -91,7 +99,10 @@ func TestKilledServerDoesNothingTwice(t *testing.T) {
 				attrs(BitmapOf(AttrMode), uint32(0o777))), op(OpGetFH)}
 		}, nfs.ErrExist},
 		{"REMOVE", func(w *world) []args { return []args{op(OpPutFH, w.dir), op(OpRemove, "file")} }, nfs.ErrNoEnt},
-		{"REMOVE of a directory", func(w *world) []args { return []args{op(OpPutFH, w.dir), op(OpRemove, "dir")} }, nfs.ErrNoEnt},
+		{
+			"REMOVE of a directory", func(w *world) []args { return []args{op(OpPutFH, w.dir), op(OpRemove, "dir")} },
+			nfs.ErrNoEnt,
+		},
 		{"RENAME", func(w *world) []args {
 			return []args{op(OpPutFH, w.dir), op(OpSaveFH), op(OpPutFH, w.fh), op(OpRename, "file", "moved")}
 		}, nfs.ErrNoEnt},
@@ -206,23 +217,28 @@ func TestCallsJournal(t *testing.T) {
 	}
 }
 
-func (f *cut) Create(c *blockstore.Cred, dir blockstore.Handle, name string, m blockstore.CreateMode, s *blockstore.SetAttr, v [8]byte) (h blockstore.Handle, a blockstore.Attr, w blockstore.Wcc, err error) {
+func (f *cut) Create(c *blockstore.Cred, dir blockstore.Handle, name string, m blockstore.CreateMode,
+	s *blockstore.SetAttr, v [8]byte,
+) (h blockstore.Handle, a blockstore.Attr, w blockstore.Wcc, err error) {
 	if err = f.err(); err != nil {
 		return h, a, w, err
 	}
 	return f.FS.Create(c, dir, name, m, s, v)
 }
 
-func (f *cut) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (w blockstore.Wcc, err error) {
+func (f *cut) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr,
+	guard *time.Time,
+) (w blockstore.Wcc, err error) {
 	if f.off {
 		return w, blockstore.ErrIO
 	}
 	return f.FS.SetAttr(c, h, s, guard)
 }
 
-// TestKilledServerOpensAndSetsOnce kills the server before it makes or truncates a file, or sets attributes, and
-// afterwards. Somebody else then writes into the file or sets its mode. The client sends its call again in the
-// session of before, or with the client ID of before, and then with those that it has next.
+// TestKilledServerOpensAndSetsOnce kills the server before it makes or truncates a file, or sets
+// attributes, and afterwards. Somebody else then writes into the file or sets its mode. The client
+// sends its call again in the session of before, or with the client ID of before, and then with
+// those that it has next.
 func TestKilledServerOpensAndSetsOnce(t *testing.T) {
 	const (
 		made = iota // it has to make the file, which is empty then and cannot be written
@@ -244,7 +260,8 @@ func TestKilledServerOpensAndSetsOnce(t *testing.T) {
 	}{
 		{"GUARDED", CreateGuarded, readOnly, "new", made, nfs.ErrExist, 0},
 		{"UNCHECKED", CreateUnchecked, readOnly, "new", made, nfs.ErrAcces, 0},
-		{"EXCLUSIVE", createExclusive, part(verf), "new", made, nfs.ErrExist, 0}, // somebody has written, so the verifier is gone
+		// somebody has written, so the verifier is gone
+		{"EXCLUSIVE", createExclusive, part(verf), "new", made, nfs.ErrExist, 0},
 		{"EXCLUSIVE4_1", CreateExclusive41, verfAttrs, "new", made, nfs.ErrExist, 1},
 		{"GUARDED, is there", CreateGuarded, readOnly, "file", there, nfs.ErrExist, 0},
 		{"truncated", CreateUnchecked, empty, "file", trunc, nfs.OK, 0},

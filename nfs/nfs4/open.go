@@ -81,8 +81,10 @@ func (k *compound) openFile(a *openArgs) nfs.Status {
 			return st
 		}
 	}
-	opening := state.Open{Owner: a.owner, File: k.file(), Access: a.access, Deny: a.deny,
-		Reclaim: a.claim == ClaimPrevious, Turn: k.turn}
+	opening := state.Open{
+		Owner: a.owner, File: k.file(), Access: a.access, Deny: a.deny,
+		Reclaim: a.claim == ClaimPrevious, Turn: k.turn,
+	}
 	if opening.Pinned, st = k.pin(); st != nfs.OK {
 		if a.claim == ClaimNull || a.claim == claimDelegCur {
 			st = nfs.ErrJukebox // removed since it was looked up: the name may be another file's now

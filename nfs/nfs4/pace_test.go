@@ -11,8 +11,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// TestPace counts compounds before their data is there, in every minor version, and leaves alone those
-// that do not begin with a file handle.
+// TestPace counts compounds before their data is there, in every minor version, and leaves alone
+// those that do not begin with a file handle.
 func TestPace(t *testing.T) {
 	r := newRig(t)
 	root, err := r.fs.Root()
@@ -53,7 +53,10 @@ func TestPace(t *testing.T) {
 	if _, wait := pace(1, size, true, sequence, put, op(OpGetAttr)); wait < 1800*time.Millisecond || wait > 2*time.Second {
 		t.Errorf("the third waits %v", wait)
 	}
-	for name, ops := range map[string][]args{"root": {sequence, op(OpPutRootFH)}, "cut off": {sequence}, "no handle": {sequence, op(OpPutFH, []byte("x"))}} {
+	for name, ops := range map[string][]args{
+		"root": {sequence, op(OpPutRootFH)}, "cut off": {sequence},
+		"no handle": {sequence, op(OpPutFH, []byte("x"))},
+	} {
 		if limit, _ := pace(2, 0, true, ops...); limit != 0 {
 			t.Errorf("%s: limit %d", name, limit)
 		}

@@ -34,7 +34,9 @@ func (p *pinner) Unpin(h blockstore.Handle) {
 	p.pins[h]--
 }
 
-func (p *pinner) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (blockstore.Wcc, error) {
+func (p *pinner) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr,
+	guard *time.Time,
+) (blockstore.Wcc, error) {
 	if p.fail != nil {
 		return blockstore.Wcc{}, p.fail
 	}
@@ -74,8 +76,8 @@ func (x *sess) works(fh []byte, id state.Stateid, want nfs.Status) {
 	}
 }
 
-// TestRemovedWhileOpen: a file that another client removes, or replaces, works until the last CLOSE of all
-// clients.
+// TestRemovedWhileOpen: a file that another client removes, or replaces, works until the last CLOSE
+// of all clients.
 func TestRemovedWhileOpen(t *testing.T) {
 	for name, remove := range map[string]func(b *sess, dir []byte){
 		"removed": func(b *sess, dir []byte) {

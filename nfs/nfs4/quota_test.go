@@ -72,8 +72,10 @@ func TestAttributesOfNobody(t *testing.T) {
 	for _, fh := range [][]byte{x.handle(), x.handle("one"), x.file("f")} {
 		all, _ := DecodeBitmap(x.attr(fh, AttrSupported))
 		for _, n := range []int{
-			archive, hidden, mimetype, system, timeBackup, timeCreate, dirNotifDelay, direntNotifDelay, dacl, sacl, changePolicy, fsStatus,
-			fsLayoutType, layoutHint, layoutType, layoutBlksize, layoutAlign, fsLocationsInfo, mdsThreshold, retentionGet, retentionSet,
+			archive, hidden, mimetype, system, timeBackup, timeCreate, dirNotifDelay, direntNotifDelay, dacl, sacl, changePolicy,
+			fsStatus,
+			fsLayoutType, layoutHint, layoutType, layoutBlksize, layoutAlign, fsLocationsInfo, mdsThreshold, retentionGet,
+			retentionSet,
 			retentEvtGet, retentEvtSet, retentionHold, modeSetMasked, spaceFreed, secLabel,
 		} {
 			p := x.do(op(OpPutFH, fh), op(OpGetAttr, BitmapOf(n))).ok(OpPutFH).ok(OpGetAttr)

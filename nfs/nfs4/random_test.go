@@ -21,10 +21,11 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// TestRandom runs programs made from seeds against the server's dispatch and the model: clients of versions 4.0, 4.1 and
-// 4.2, and hosts with locks of version 3, which open, lock, are called for delegations, fall silent, restart, send
-// requests again, and name what is not theirs or not there any more. The server restarts, too. Some hundred programs
-// run, or as many as fit into RSTORED_TORTURE (a duration); RSTORED_SEED runs one again.
+// TestRandom runs programs made from seeds against the server's dispatch and the model: clients of
+// versions 4.0, 4.1 and 4.2, and hosts with locks of version 3, which open, lock, are called for
+// delegations, fall silent, restart, send requests again, and name what is not theirs or not there
+// any more. The server restarts, too. Some hundred programs run, or as many as fit into
+// RSTORED_TORTURE (a duration); RSTORED_SEED runs one again.
 func TestRandom(t *testing.T) {
 	if s := os.Getenv("RSTORED_SEED"); s != "" {
 		seed, err := strconv.ParseUint(s, 0, 64)
@@ -59,8 +60,10 @@ func TestRandom(t *testing.T) {
 	t.Log(done)
 	// Programs that do next to nothing find nothing.
 	for _, k := range []string{
-		"OPEN OK", "LOCK OK", "LOCK DENIED", "OPEN SHARE_DENIED", "OPEN DELAY", "CLOSE OK", "OPEN_DOWNGRADE OK", "FREE_STATEID OK", "reclaimed", "delegated", "revoked",
-		"lost", "sent again", "owner's request again", "version 3 granted", "version 3 denied", "LOCK BAD_SEQID", "OPEN_CONFIRM OK",
+		"OPEN OK", "LOCK OK", "LOCK DENIED", "OPEN SHARE_DENIED", "OPEN DELAY", "CLOSE OK", "OPEN_DOWNGRADE OK",
+		"FREE_STATEID OK", "reclaimed", "delegated", "revoked",
+		"lost", "sent again", "owner's request again", "version 3 granted", "version 3 denied", "LOCK BAD_SEQID",
+		"OPEN_CONFIRM OK",
 	} {
 		if !t.Failed() && limit == time.Hour && !testing.Short() && done[k] == 0 {
 			t.Errorf("there was no %q", k)
@@ -139,7 +142,8 @@ func tryProgram(t *testing.T, seed uint64) map[string]int {
 		}
 	}
 	w, again := play(t, seed, small)
-	t.Errorf("RSTORED_SEED=%d: %v\nsmaller (%d acts of %d): %v\n%s", seed, err, len(small), len(acts), again, strings.Join(w.trace, "\n"))
+	t.Errorf("RSTORED_SEED=%d: %v\nsmaller (%d acts of %d): %v\n%s", seed, err, len(small), len(acts), again,
+		strings.Join(w.trace, "\n"))
 	return whole.done
 }
 
@@ -271,7 +275,8 @@ func (w *randomWorld) startHosts() {
 	w.j.Cleanup(w.hosts.Close)
 }
 
-// reconcile follows where the server had a choice: a client that was silent may have lost what it had. Nobody else may.
+// reconcile follows where the server had a choice: a client that was silent may have lost what it
+// had. Nobody else may.
 func (w *randomWorld) reconcile() {
 	for _, c := range w.clients {
 		if c.id == 0 {
@@ -538,7 +543,8 @@ func (w *randomWorld) exchange41(c *modelClient) {
 }
 
 func createOp(id uint64, seq, flags uint32) args {
-	return op(OpCreateSession, id, seq, flags, channelArgs(1<<20, 1<<20, 2048, 32, 8), channelArgs(4096, 4096, 0, 2, 16), uint32(0x40000000), uint32(1), uint32(0))
+	return op(OpCreateSession, id, seq, flags, channelArgs(1<<20, 1<<20, 2048, 32, 8), channelArgs(4096, 4096, 0, 2, 16),
+		uint32(0x40000000), uint32(1), uint32(0))
 }
 
 // newSession is CREATE_SESSION of what EXCHANGE_ID gave, sent twice now and then.
@@ -621,7 +627,8 @@ func (w *randomWorld) destroy(c *modelClient) {
 
 // stranger has another user of the host ask for a client that is in use.
 func (w *randomWorld) stranger(c *modelClient) {
-	if c.id == 0 || w.expired(c) || len(c.sessions) == 0 && !slices.ContainsFunc(c.states, func(s *modelState) bool { return !s.gone }) {
+	if c.id == 0 || w.expired(c) ||
+		len(c.sessions) == 0 && !slices.ContainsFunc(c.states, func(s *modelState) bool { return !s.gone }) {
 		return
 	}
 	w.as(c)
@@ -636,7 +643,8 @@ func (w *randomWorld) stranger(c *modelClient) {
 	w.expect("another user", st, []nfs.Status{nfs.ErrClientIDInUse}, nil)
 }
 
-// piece is an operation of a compound: what it may answer is asked for when the answers to those before it are known.
+// piece is an operation of a compound: what it may answer is asked for when the answers to those
+// before it are known.
 type piece struct {
 	op   uint32
 	a    args
@@ -725,9 +733,11 @@ func (w *randomWorld) completePiece(c *modelClient) piece {
 	}}
 }
 
-// staying are the statuses after which the number of an owner stays as it is (RFC 7530 section 9.1.7).
+// staying are the statuses after which the number of an owner stays as it is (RFC 7530 section
+// 9.1.7).
 var staying = []nfs.Status{
-	nfs.ErrStaleClientID, nfs.ErrStaleStateID, nfs.ErrBadStateID, nfs.ErrBadSeqID, nfs.ErrBadXDR, nfs.ErrResource, nfs.ErrNoFileHandle, nfs.ErrMoved,
+	nfs.ErrStaleClientID, nfs.ErrStaleStateID, nfs.ErrBadStateID, nfs.ErrBadSeqID, nfs.ErrBadXDR, nfs.ErrResource,
+	nfs.ErrNoFileHandle, nfs.ErrMoved,
 }
 
 // turn40 is the number of an owner in a request of version 4.0.
@@ -750,7 +760,8 @@ func (w *randomWorld) turn(owners map[string]*modelOwner, name string, needs *mo
 	return t
 }
 
-// wrong says that a request is out of order. An open-owner without an open may be forgotten after a lease.
+// wrong says that a request is out of order. An open-owner without an open may be forgotten after a
+// lease.
 func (w *randomWorld) wrong(c *modelClient, t *turn40) (must, may []nfs.Status) {
 	o := t.owners[t.name]
 	switch {
@@ -768,10 +779,12 @@ func (w *randomWorld) wrong(c *modelClient, t *turn40) (must, may []nfs.Status) 
 }
 
 func (w *randomWorld) idle(c *modelClient, t *turn40, o *modelOwner) bool {
-	return o.opens && w.model.now.Sub(o.used) > modelLease && !slices.ContainsFunc(c.live(anOpen), func(s *modelState) bool { return s.owner == t.name })
+	return o.opens && w.model.now.Sub(o.used) > modelLease &&
+		!slices.ContainsFunc(c.live(anOpen), func(s *modelState) bool { return s.owner == t.name })
 }
 
-// run40 sends pieces in a compound of version 4.0. The last one is the request of an owner, if there is a turn.
+// run40 sends pieces in a compound of version 4.0. The last one is the request of an owner, if
+// there is a turn.
 func (w *randomWorld) run40(c *modelClient, t *turn40, pieces ...piece) {
 	last := &pieces[len(pieces)-1]
 	if t != nil {
@@ -1012,7 +1025,8 @@ func (w *randomWorld) openPiece(c *modelClient, owner string, file int, access, 
 	return p
 }
 
-// waited notes that delegations were asked for, and which were taken away before somebody had to wait, or was refused.
+// waited notes that delegations were asked for, and which were taken away before somebody had to
+// wait, or was refused.
 func (w *randomWorld) waited(list []*modelState, st nfs.Status) {
 	there := w.s.State().DelegationList(1 << 10)
 	for _, d := range list {
@@ -1049,7 +1063,9 @@ func (w *randomWorld) openConfirm(c *modelClient, s *modelState) {
 	})
 }
 
-func (w *randomWorld) lockPiece(c *modelClient, byOpen bool, id state.Stateid, s *modelState, locker string, file int, off, n uint64, exclusive, reclaim bool, t, l *turn40) piece {
+func (w *randomWorld) lockPiece(c *modelClient, byOpen bool, id state.Stateid, s *modelState, locker string, file int,
+	off, n uint64, exclusive, reclaim bool, t, l *turn40,
+) piece {
 	kind, typ := aLock, uint32(LockRead)
 	if exclusive {
 		typ = LockWrite
@@ -1066,7 +1082,8 @@ func (w *randomWorld) lockPiece(c *modelClient, byOpen bool, id state.Stateid, s
 		kind = anOpen
 		a = op(OpLock, typ, reclaim, off, n, true, seq, id, lockSeq, c.id, locker)
 	}
-	p := piece{op: OpLock, a: a, text: fmt.Sprintf("file %d, %x by open %v, %s, %d+%d exclusive %v, reclaims %v:", file, id, byOpen, locker, off, n, exclusive, reclaim)}
+	p := piece{op: OpLock, a: a, text: fmt.Sprintf("file %d, %x by open %v, %s, %d+%d exclusive %v, reclaims %v:", file,
+		id, byOpen, locker, off, n, exclusive, reclaim)}
 	var from *modelState // the open
 	var have *modelState // the lock
 	i, j, fits := segments(off, n)
@@ -1199,7 +1216,8 @@ func (w *randomWorld) deniedBy(p *reply, c *modelClient, file, from, to int, exc
 			}
 		}
 	}
-	panic(fmt.Sprintf("client %d is denied file %d by %d+%d of type %d, client %x, owner %q, which nobody holds", c.n, file, off, n, typ, client, owner))
+	panic(fmt.Sprintf("client %d is denied file %d by %d+%d of type %d, client %x, owner %q, which nobody holds", c.n,
+		file, off, n, typ, client, owner))
 }
 
 // action is what a client does with a file: a few pieces, and in version 4.0 the turn of the last.
@@ -1246,7 +1264,8 @@ func (w *randomWorld) action(c *modelClient) (pieces []piece, t *turn40) {
 				t = w.turnOf(c, s, aLock)
 			}
 		}
-		return []piece{w.putFH(w.fhs[file]), w.lockPiece(c, byOpen, id, s, locker, file, off, n, w.chance(50), false, t, l)}, t
+		return []piece{w.putFH(w.fhs[file]), w.lockPiece(c, byOpen, id, s, locker, file, off, n, w.chance(50), false, t, l)},
+			t
 	case n < 76:
 		return w.unlockAction(c)
 	case n < 82:
@@ -1315,7 +1334,8 @@ func (w *randomWorld) downgradeAction(c *modelClient) ([]piece, *turn40) {
 	}
 	var of *modelState
 	return []piece{w.putFH(w.fhs[file]), {
-		op: OpOpenDowngrade, a: op(OpOpenDowngrade, id, seq, access, deny), text: fmt.Sprintf("file %d, %x, access %d, deny %d:", file, id, access, deny),
+		op: OpOpenDowngrade, a: op(OpOpenDowngrade, id, seq, access, deny),
+		text: fmt.Sprintf("file %d, %x, access %d, deny %d:", file, id, access, deny),
 		want: func() (must, may []nfs.Status) {
 			w.renewed(c, id)
 			of, must = w.of(c, w.boot, id, anOpen, file)
@@ -1438,7 +1458,8 @@ func (w *randomWorld) ioAction(c *modelClient) []piece {
 			if write {
 				access = state.Write
 			}
-			if w.shareConflict(nil, file, access, 0) && (write || given == state.Anonymous) { // in version 4.0 nobody knows who it is
+			// in version 4.0 nobody knows who it is
+			if w.shareConflict(nil, file, access, 0) && (write || given == state.Anonymous) {
 				must = append(must, nfs.ErrLocked)
 			}
 			list, now, maybe := w.delegations(c, file, write)
@@ -1598,8 +1619,8 @@ func (s *modelState) segsOf(w *randomWorld, c *modelClient) {
 	}
 }
 
-// reclaim has a client reclaim some of what it had: in versions 4.1 and later all in one compound, each owner's opens with
-// the locks of them. Without any it tries what it may not.
+// reclaim has a client reclaim some of what it had: in versions 4.1 and later all in one compound,
+// each owner's opens with the locks of them. Without any it tries what it may not.
 func (w *randomWorld) reclaim(c *modelClient) {
 	if c.minor > 0 && len(c.sessions) == 0 {
 		return
@@ -1695,11 +1716,13 @@ func (w *randomWorld) reclaim40(c *modelClient, o *modelState, locks []*modelSta
 			}
 			if have := c.has(aLock, l.owner, o.file); have != nil {
 				t := w.turnOf(c, have, aLock)
-				w.run40(c, t, w.putFH(w.fhs[o.file]), w.lockPiece(c, false, have.id, have, l.owner, o.file, off, n, exclusive, true, t, nil))
+				w.run40(c, t, w.putFH(w.fhs[o.file]),
+					w.lockPiece(c, false, have.id, have, l.owner, o.file, off, n, exclusive, true, t, nil))
 				return
 			}
 			t, lt := w.turnOf(c, open, anOpen), w.turn(c.lockers, l.owner, nil)
-			w.run40(c, t, w.putFH(w.fhs[o.file]), w.lockPiece(c, true, open.id, open, l.owner, o.file, off, n, exclusive, true, t, lt))
+			w.run40(c, t, w.putFH(w.fhs[o.file]),
+				w.lockPiece(c, true, open.id, open, l.owner, o.file, off, n, exclusive, true, t, lt))
 		})
 	}
 }
@@ -1710,7 +1733,10 @@ func (w *randomWorld) version3() {
 	who, file := holder{-host, []string{"x", "y"}[w.rnd.IntN(2)]}, w.rnd.IntN(randomFiles)
 	i := w.rnd.IntN(len(edges))
 	j := i + 1 + w.rnd.IntN(4)
-	l := nlm.Lock{Caller: fmt.Sprintf("host%d", host), Handle: w.fhs[file], Owner: []byte(who.owner), SVID: 1, Offset: edges[i]}
+	l := nlm.Lock{
+		Caller: fmt.Sprintf("host%d", host), Handle: w.fhs[file], Owner: []byte(who.owner), SVID: 1,
+		Offset: edges[i],
+	}
 	if j < len(edges) {
 		l.Length = edges[j] - edges[i]
 	} else {
@@ -1734,7 +1760,10 @@ func (w *randomWorld) version3() {
 		e.Uint32(3)
 	}
 	done := make(chan []byte, 1)
-	k := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort("10.0.0.1:600"), Local: netip.MustParseAddrPort("10.0.0.100:2049")}, BulkMax: -1}
+	k := &rpc.Call{Peer: rpc.Peer{
+		Addr:  netip.MustParseAddrPort("10.0.0.1:600"),
+		Local: netip.MustParseAddrPort("10.0.0.100:2049"),
+	}, BulkMax: -1}
 	k.Reply = func(k *rpc.Call, _ bool) { done <- k.Res.AppendFlat(nil) }
 	w.hosts.Dispatch(k, xdr.NewDecoder(e.AppendFlat(nil)), true)
 	d := xdr.NewDecoder(<-done)
@@ -1805,7 +1834,8 @@ func (w *randomWorld) resend(c *modelClient) {
 	for _, owners := range []map[string]*modelOwner{c.owners, c.lockers} {
 		for _, name := range []string{"p", "q"} {
 			o := owners[name]
-			if o == nil || o.last == nil || w.model.now.Sub(o.used) > modelLease || slices.ContainsFunc(o.states, func(s *modelState) bool { return s.gone }) {
+			if o == nil || o.last == nil || w.model.now.Sub(o.used) > modelLease ||
+				slices.ContainsFunc(o.states, func(s *modelState) bool { return s.gone }) {
 				continue
 			}
 			w.as(c)
@@ -1875,7 +1905,8 @@ func TestRandomNotices(t *testing.T) {
 			return false
 		},
 		"a lock is there that nobody asked for": func(w *randomWorld) bool {
-			_, ok, _ := w.locks.Lock(w.files[0], lock.Lock{Owner: lock.Owner{Client: "10.0.0.9 host", ID: "x"}, Start: 5, End: 1<<32 - 1})
+			_, ok, _ := w.locks.Lock(w.files[0],
+				lock.Lock{Owner: lock.Owner{Client: "10.0.0.9 host", ID: "x"}, Start: 5, End: 1<<32 - 1})
 			return ok
 		},
 		"a live client is gone": func(w *randomWorld) bool {

@@ -92,7 +92,8 @@ func TestReadPlus(t *testing.T) {
 	var all []byte
 	for eof := false; !eof; {
 		var b []byte
-		b, _, eof = x.do(put, op(OpReadPlus, id, uint64(len(all)), uint32(65536))).ok(OpPutFH).ok(OpReadPlus).readPlus(uint64(len(all)))
+		b, _, eof = x.do(put, op(OpReadPlus, id, uint64(len(all)),
+			uint32(65536))).ok(OpPutFH).ok(OpReadPlus).readPlus(uint64(len(all)))
 		if all = append(all, b...); len(b) == 0 && !eof {
 			t.Fatal("no progress")
 		}
@@ -110,7 +111,8 @@ func TestReadPlus(t *testing.T) {
 			t.Errorf("%d bytes for %d", n, count)
 		}
 		got, holes, eof := p.readPlus(off)
-		if eof || len(got) == 0 || !bytes.Equal(got, want[off:off+len(got)]) || count >= 100 && (holes == 0 || holes == len(got)) {
+		if eof || len(got) == 0 || !bytes.Equal(got, want[off:off+len(got)]) ||
+			count >= 100 && (holes == 0 || holes == len(got)) {
 			t.Errorf("%d bytes of %d, %d of holes, eof %v", len(got), count, holes, eof)
 		}
 		p.end()
@@ -140,7 +142,8 @@ func TestReadPlus(t *testing.T) {
 	r.uid = 0
 	x.do(put, op(OpSetAttr, id, attrs(BitmapOf(AttrMode), uint32(0o600)))).ok(OpPutFH).ok(OpSetAttr)
 	r.uid = 1000
-	x.do(op(OpPutFH, fh), op(OpReadPlus, state.Anonymous, uint64(0), uint32(1))).ok(OpPutFH).fails(OpReadPlus, nfs.ErrAcces)
+	x.do(op(OpPutFH, fh), op(OpReadPlus, state.Anonymous, uint64(0), uint32(1))).ok(OpPutFH).fails(OpReadPlus,
+		nfs.ErrAcces)
 }
 
 // plain is a store without extents.
@@ -157,7 +160,8 @@ func TestReadPlusWithoutExtents(t *testing.T) {
 		if err := r.table.Replace([]*nfs.Export{{ID: 1, Pseudo: "/one", FS: fs, Clients: rules}}); err != nil {
 			t.Fatal(err)
 		}
-		got, holes, eof := x.do(op(OpPutFH, fh), op(OpReadPlus, id, uint64(99_000), uint32(5000))).ok(OpPutFH).ok(OpReadPlus).readPlus(99_000)
+		got, holes, eof := x.do(op(OpPutFH, fh),
+			op(OpReadPlus, id, uint64(99_000), uint32(5000))).ok(OpPutFH).ok(OpReadPlus).readPlus(99_000)
 		if string(got) != strings.Repeat("\x00", 1000)+"data" || holes != 0 || !eof {
 			t.Errorf("%d bytes, %d of holes, eof %v", len(got), holes, eof)
 		}

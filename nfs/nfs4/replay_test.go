@@ -8,8 +8,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// TestDigest: a retry has the digest of the request, however its message is cut, and a request that differs in any
-// byte has another.
+// TestDigest: a retry has the digest of the request, however its message is cut, and a request that
+// differs in any byte has another.
 func TestDigest(t *testing.T) {
 	cred := &rpc.Cred{Flavor: rpc.AuthSys, UID: 5}
 	for _, n := range []int{0, 4, 200, 1020, 1024, 1028, 5000, 64 << 10} {

@@ -63,7 +63,9 @@ func (f *store) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole b
 	return off/8*8 + 8, nil
 }
 
-func (f *store) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) (uint64, error) {
+func (f *store) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff,
+	n uint64,
+) (uint64, error) {
 	if f.copies != nil {
 		f.copies()
 	}
@@ -79,7 +81,9 @@ func (f *store) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64,
 	return done, err
 }
 
-func (f *store) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) error {
+func (f *store) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff,
+	n uint64,
+) error {
 	if !f.clones {
 		return blockstore.ErrNotSupp
 	}
@@ -142,7 +146,10 @@ func newRig(t testing.TB) *rig {
 
 // newRigOver is newRig with something between the server and the store of /one.
 func newRigOver(t testing.TB, wrap func(blockstore.FS) blockstore.FS) *rig {
-	r := &rig{t: t, table: nfs.NewTable(nil), codec: nfs.NewCodec([]byte("secret")), peer: friend, bulkMax: -1, locks: lock.New(0)}
+	r := &rig{
+		t: t, table: nfs.NewTable(nil), codec: nfs.NewCodec([]byte("secret")), peer: friend, bulkMax: -1,
+		locks: lock.New(0),
+	}
 	r.now = time.Unix(1_700_000_000, 0)
 	r.fs = &store{FS: memfs.New(memfs.Options{FSID: 77, MaxBytes: 128 << 20})}
 	one := wrap(r.fs)
@@ -266,7 +273,8 @@ func (r *rig) send(a []byte) (*xdr.Decoder, rpc.AcceptStat) {
 	r.t.Helper()
 	r.xid++
 	var e xdr.Encoder
-	rpc.EncodeCall(&e, r.xid, Program, Version, ProcCompound, &rpc.Cred{Flavor: rpc.AuthSys, Machine: "client", UID: r.uid})
+	rpc.EncodeCall(&e, r.xid, Program, Version, ProcCompound,
+		&rpc.Cred{Flavor: rpc.AuthSys, Machine: "client", UID: r.uid})
 	e.B = append(e.B, a...)
 	done := make(chan []byte, 1)
 	c := &rpc.Call{Peer: r.who(), BulkMax: r.bulkMax, Back: r.back}
@@ -431,7 +439,8 @@ func (r *rig) session(minor uint32, owner string) *sess {
 func (r *rig) sessionOf(minor uint32, owner string, fore args) *sess {
 	r.t.Helper()
 	id, seq, _ := r.exchange(owner, 1)
-	p := r.compound(minor, op(OpCreateSession, id, seq, uint32(2), fore, channelArgs(4096, 4096, 0, 2, 16), uint32(0x40000000), uint32(1), uint32(0)))
+	p := r.compound(minor, op(OpCreateSession, id, seq, uint32(2), fore, channelArgs(4096, 4096, 0, 2, 16),
+		uint32(0x40000000), uint32(1), uint32(0)))
 	p.ok(OpCreateSession)
 	x := &sess{r: r, minor: minor, client: id, id: DecodeSessionID(p.Decoder), uid: r.uid, peer: r.peer}
 	granted := uint32(0)
@@ -550,7 +559,8 @@ func (p *reply) delegation() {
 				p.t.Errorf("space of %d of kind %d", size, kind)
 			}
 		}
-		if typ, flag, mask, who := p.Uint32(), p.Uint32(), p.Uint32(), p.String(100); typ != 0 || flag != 0 || mask != 0 || who != "" {
+		if typ, flag, mask, who := p.Uint32(), p.Uint32(), p.Uint32(),
+			p.String(100); typ != 0 || flag != 0 || mask != 0 || who != "" {
 			p.t.Errorf("permissions %d %d %d %q", typ, flag, mask, who)
 		}
 	default:

@@ -199,16 +199,19 @@ func (s *Server) Faults() map[string]uint64 {
 	n := s.state.Delegations()
 	for name, n := range map[string]uint64{
 		"nfs4_memory_refused": s.state.Memory().Refused,
-		CountDelegations:      n.Given, CountRecalls: n.Recalls, CountRecallWaits: n.Waits, "nfs4_delegations_revoked": n.Revoked,
+		CountDelegations:      n.Given, CountRecalls: n.Recalls, CountRecallWaits: n.Waits,
+		"nfs4_delegations_revoked": n.Revoked,
 	} {
 		if n > 0 {
 			out[name] = n
 		}
 	}
 	for name, n := range map[string]*atomic.Uint64{
-		CountAsked: &s.asked, CountUnpinned: &s.unpinned, CountUnleased: &s.unleased, CountHostOpens: &s.hostOpens, CountRecallAny: &s.relieved, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
+		CountAsked: &s.asked, CountUnpinned: &s.unpinned, CountUnleased: &s.unleased, CountHostOpens: &s.hostOpens,
+		CountRecallAny: &s.relieved, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
 		CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
-		"nfs4_illegal_operations": &s.illegal, "nfs4_sessions_denied": &s.strangers, CountReplays: &s.replays, CountJoined: &s.joined, CountMoved: &s.moved,
+		"nfs4_illegal_operations": &s.illegal, "nfs4_sessions_denied": &s.strangers, CountReplays: &s.replays,
+		CountJoined: &s.joined, CountMoved: &s.moved,
 	} {
 		if n := n.Load(); n > 0 {
 			out[name] = n

@@ -23,7 +23,8 @@ const (
 	exchPNFSDS       = 0x00040000
 	exchUpdate       = 0x40000000
 	exchConfirmed    = 0x80000000
-	exchFlagsOfAsked = exchMovedRefer | exchMovedMigr | exchFenceOps | exchBindPrinc | exchNonPNFS | exchPNFSMDS | exchPNFSDS | exchUpdate
+	exchFlagsOfAsked = exchMovedRefer | exchMovedMigr | exchFenceOps | exchBindPrinc | exchNonPNFS | exchPNFSMDS |
+		exchPNFSDS | exchUpdate
 )
 
 // State protection (state_protect_how4).
@@ -76,8 +77,10 @@ func decodeImplID(d *xdr.Decoder) {
 // none.
 func exchangeID(k *compound) nfs.Status {
 	d := &k.c.Args
-	a := state.ExchangeID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(),
-		Verifier: decodeVerifier(d), Owner: d.Opaque(OwnerMax)}
+	a := state.ExchangeID{
+		Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(),
+		Verifier: decodeVerifier(d), Owner: d.Opaque(OwnerMax),
+	}
 	asked := d.Uint32()
 	a.Update = asked&exchUpdate != 0
 	protect := d.Uint32()
@@ -197,7 +200,10 @@ const (
 // beginning.
 func createSession(k *compound) nfs.Status {
 	d := &k.c.Args
-	a := state.CreateSession{Client: d.Uint64(), Sequence: d.Uint32(), Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(), Minor: k.minor}
+	a := state.CreateSession{
+		Client: d.Uint64(), Sequence: d.Uint32(), Principal: k.principal(),
+		From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(), Minor: k.minor,
+	}
 	flags := d.Uint32()
 	a.Fore = DecodeChannel(d)
 	back := DecodeChannel(d)
@@ -212,8 +218,14 @@ func createSession(k *compound) nfs.Status {
 		backTooSmall(&back, flags&sessionBack != 0):
 		return nfs.ErrTooSmall
 	}
-	grant(&a.Fore, &state.Channel{MaxRequest: messageMax, MaxResponse: messageMax, MaxCached: cachedMax, MaxOps: opsMax, MaxSlots: slotsMax})
-	grant(&back, &state.Channel{MaxRequest: backMax, MaxResponse: backMax, MaxCached: 0, MaxOps: backOpsMax, MaxSlots: backSlots})
+	grant(&a.Fore, &state.Channel{
+		MaxRequest: messageMax, MaxResponse: messageMax, MaxCached: cachedMax, MaxOps: opsMax,
+		MaxSlots: slotsMax,
+	})
+	grant(&back, &state.Channel{
+		MaxRequest: backMax, MaxResponse: backMax, MaxCached: 0, MaxOps: backOpsMax,
+		MaxSlots: backSlots,
+	})
 	a.Back = state.NewBackchannel(back, program, cred)
 	if flags&sessionBack != 0 && k.c.Back != nil && ok && a.Back.Usable() {
 		a.Path = k.c.Back

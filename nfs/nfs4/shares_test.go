@@ -23,7 +23,8 @@ func TestReadWhileDenied(t *testing.T) {
 	}
 	read(state.Anonymous, nfs.OK, true)
 	opened := func() state.Stateid {
-		id, _, _ := x.do(op(OpPutFH, x.handle("one")), openOp(state.Read, state.Read, "p", "f")).ok(OpPutFH).ok(OpOpen).opened()
+		id, _, _ := x.do(op(OpPutFH, x.handle("one")),
+			openOp(state.Read, state.Read, "p", "f")).ok(OpPutFH).ok(OpOpen).opened()
 		return id
 	}
 	id := opened()

@@ -19,13 +19,19 @@ func TestStateidsOfEveryOperation(t *testing.T) {
 		mode = nfs.ErrOpenMode
 		held = nfs.ErrLocksHeld
 	)
-	kinds := []string{"open", "old", "to come", "of another start", "of another file", "of another client", "of nothing", "anonymous", "bypass", "invalid", "reads", "writes", "lock"}
+	kinds := []string{
+		"open", "old", "to come", "of another start", "of another file", "of another client", "of nothing",
+		"anonymous", "bypass", "invalid", "reads", "writes", "lock",
+	}
 	for _, c := range []struct {
 		op   uint32
 		make func(id state.Stateid) args
 		want []nfs.Status // by kind
 	}{
-		{OpClose, func(id state.Stateid) args { return op(OpClose, uint32(0), id) }, []nfs.Status{ok, old, bad, bad, bad, bad, bad, bad, bad, bad, ok, ok, bad}},
+		{
+			OpClose, func(id state.Stateid) args { return op(OpClose, uint32(0), id) },
+			[]nfs.Status{ok, old, bad, bad, bad, bad, bad, bad, bad, bad, ok, ok, bad},
+		},
 		{
 			OpOpenDowngrade, func(id state.Stateid) args { return op(OpOpenDowngrade, id, uint32(0), uint32(1), uint32(0)) },
 			[]nfs.Status{nfs.ErrInval, old, bad, bad, bad, bad, bad, bad, bad, bad, ok, nfs.ErrInval, bad},
@@ -107,9 +113,11 @@ func TestThousandsOfOperations(t *testing.T) {
 	root := op(OpPutRootFH)
 	for _, n := range []int{17, 1000, 5000} {
 		// None of it is executed, and the slot is as it was.
-		r.compound(2, append([]args{x.sequence(x.seq+1, 0)}, slices.Repeat([]args{root}, n)...)...).fails(OpSequence, nfs.ErrTooManyOps)
+		r.compound(2, append([]args{x.sequence(x.seq+1, 0)}, slices.Repeat([]args{root}, n)...)...).fails(OpSequence,
+			nfs.ErrTooManyOps)
 		r.compound(1, slices.Repeat([]args{root}, n)...).fails(OpPutRootFH, nfs.ErrOpNotInSession)
-		r.compound(2, append([]args{exchangeArgs("x", 1, 0)}, slices.Repeat([]args{root}, n)...)...).fails(OpExchangeID, nfs.ErrNotOnlyOp)
+		r.compound(2, append([]args{exchangeArgs("x", 1, 0)}, slices.Repeat([]args{root}, n)...)...).fails(OpExchangeID,
+			nfs.ErrNotOnlyOp)
 	}
 	x.do(slices.Repeat([]args{root}, 15)...).ok(OpPutRootFH)
 	if n := r.s.ops[OpPutRootFH].Load(); n != 15+3 { // those without a session are counted as they are refused

@@ -193,7 +193,8 @@ func (c *callee40) Call(b *rpc.BackwardCall) {
 	}
 	d := xdr.NewDecoder(b.Args)
 	d.Opaque(100)
-	if minor, ident, n, op := d.Uint32(), d.Uint32(), d.Uint32(), d.Uint32(); minor != 0 || ident != 99 || n != 1 || op != opCBRecall {
+	if minor, ident, n, op := d.Uint32(), d.Uint32(), d.Uint32(),
+		d.Uint32(); minor != 0 || ident != 99 || n != 1 || op != opCBRecall {
 		c.t.Errorf("minor version %d, ident %d, %d operations, the first %d", minor, ident, n, op)
 	}
 	r := recalled{id: DecodeStateid(&d)}
@@ -221,7 +222,9 @@ func (r *rig) called40(c *callee40) {
 	}
 }
 
-func (f *store) Lookup(c *blockstore.Cred, dir blockstore.Handle, name string) (blockstore.Handle, blockstore.Attr, error) {
+func (f *store) Lookup(c *blockstore.Cred, dir blockstore.Handle, name string) (blockstore.Handle, blockstore.Attr,
+	error,
+) {
 	if f.panics {
 		panic("as the test wants it")
 	}

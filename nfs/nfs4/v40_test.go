@@ -94,8 +94,9 @@ func TestSetClientID(t *testing.T) {
 	renews(d, nfs.ErrStaleClientID)
 	renews(g, nfs.OK)
 	confirm(g+1000, y, nfs.ErrStaleClientID)
-	// Another principal may have the name of a client that has nothing; the client of before stays until
-	// the other one is confirmed, which it is not if the client has got something to lose meanwhile.
+	// Another principal may have the name of a client that has nothing; the client of before stays
+	// until the other one is confirmed, which it is not if the client has got something to lose
+	// meanwhile.
 	r.uid = 7
 	free, z := r.setClient("x", 5)
 	r.uid = 0
@@ -131,7 +132,8 @@ func TestSetClientID(t *testing.T) {
 	again := r.client40("both", 1)
 	renews(again.id, nfs.OK)
 	r.compound(1, y41.sequence(y41.seq+1, 0)).fails(OpSequence, nfs.ErrBadSession)
-	r.compound(1, op(OpCreateSession, again.id, uint32(1), uint32(0), channelArgs(4096, 4096, 0, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).
+	r.compound(1, op(OpCreateSession, again.id, uint32(1), uint32(0), channelArgs(4096, 4096, 0, 8, 1),
+		channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).
 		fails(OpCreateSession, nfs.ErrStaleClientID)
 	r.compound(1, op(OpDestroyClientID, again.id)).fails(OpDestroyClientID, nfs.ErrStaleClientID)
 }
@@ -194,7 +196,8 @@ func TestOpenOwner(t *testing.T) {
 	if got := p.ok(OpGetFH).Opaque(FHMax); !bytes.Equal(got, fh) {
 		t.Error("another file")
 	}
-	r.compound(0, op(OpPutFH, dir), op(OpLookup, "nested"), c.openOp(9, 1, 0, "o", "file")).ok(OpPutFH).ok(OpLookup).fails(OpOpen, nfs.ErrBadSeqID)
+	r.compound(0, op(OpPutFH, dir), op(OpLookup, "nested"),
+		c.openOp(9, 1, 0, "o", "file")).ok(OpPutFH).ok(OpLookup).fails(OpOpen, nfs.ErrBadSeqID)
 	down := op(OpOpenDowngrade, o.id, uint32(10), uint32(state.Read), uint32(0))
 	if first, second := r.twice(op(OpPutFH, fh), down); !bytes.Equal(first, second) {
 		t.Errorf("OPEN_DOWNGRADE, sent again:\n% x\n% x", first, second)
@@ -324,43 +327,82 @@ func TestErrors40(t *testing.T) {
 		{"RENEW of nobody", OpRenew, []args{op(OpRenew, uint64(5))}, nfs.ErrStaleClientID},
 		{"RENEW of a later version's", OpRenew, []args{op(OpRenew, x.client)}, nfs.ErrStaleClientID},
 		{"RENEW cut short", OpRenew, []args{op(OpRenew, uint32(1))}, nfs.ErrBadXDR},
-		{"SETCLIENTID, long owner", OpSetClientID, []args{setClientOp(strings.Repeat("x", 1025), 1, "tcp", uaddr)}, nfs.ErrBadXDR},
-		{"SETCLIENTID, long address", OpSetClientID, []args{setClientOp("x", 1, "tcp", strings.Repeat("1", 129))}, nfs.ErrBadXDR},
+		{
+			"SETCLIENTID, long owner", OpSetClientID,
+			[]args{setClientOp(strings.Repeat("x", 1025), 1, "tcp", uaddr)},
+			nfs.ErrBadXDR,
+		},
+		{
+			"SETCLIENTID, long address", OpSetClientID,
+			[]args{setClientOp("x", 1, "tcp", strings.Repeat("1", 129))},
+			nfs.ErrBadXDR,
+		},
 		{"SETCLIENTID_CONFIRM cut short", OpSetClientIDConfirm, []args{op(OpSetClientIDConfirm, c.id)}, nfs.ErrBadXDR},
 		{"OPEN by nobody", OpOpen, []args{top, op(OpOpen, uint32(1), uint32(1), uint32(0), uint64(5), "o", uint32(0),
 			uint32(ClaimNull), "file")}, nfs.ErrStaleClientID},
 		{"OPEN, EXCLUSIVE4_1", OpOpen, []args{top, open(uint32(OpenCreate), uint32(CreateExclusive41), [8]byte{},
 			attrs(Bitmap{}), uint32(ClaimNull), "n")}, nfs.ErrBadXDR},
 		{"OPEN, CLAIM_FH", OpOpen, []args{file, open(uint32(OpenNoCreate), uint32(ClaimFH))}, nfs.ErrBadXDR},
-		{"OPEN, CLAIM_DELEGATE_PREV", OpOpen, []args{top, open(uint32(OpenNoCreate), uint32(claimDelegPrev), "file")},
-			nfs.ErrNotSupp},
+		{
+			"OPEN, CLAIM_DELEGATE_PREV", OpOpen,
+			[]args{top, open(uint32(OpenNoCreate), uint32(claimDelegPrev), "file")},
+			nfs.ErrNotSupp,
+		},
 		{"READ, stale", OpRead, []args{file, op(OpRead, stale, uint64(0), uint32(1))}, nfs.ErrStaleStateID},
-		{"READ, of a client that never was", OpRead, []args{file, op(OpRead, never, uint64(0), uint32(1))}, nfs.ErrBadStateID},
+		{
+			"READ, of a client that never was", OpRead,
+			[]args{file, op(OpRead, never, uint64(0), uint32(1))},
+			nfs.ErrBadStateID,
+		},
 		{"READ, of no state", OpRead, []args{file, op(OpRead, unknown, uint64(0), uint32(1))}, nfs.ErrBadStateID},
 		{"READ, of later", OpRead, []args{file, op(OpRead, later, uint64(0), uint32(1))}, nfs.ErrBadStateID},
-		{"READ, zero is not the current one", OpRead, []args{file, op(OpRead, zero, uint64(0), uint32(1))}, nfs.ErrOldStateID},
-		{"READ, the current stateid", OpRead, []args{file, op(OpRead, state.Current, uint64(0), uint32(1))}, nfs.ErrBadStateID},
+		{
+			"READ, zero is not the current one", OpRead,
+			[]args{file, op(OpRead, zero, uint64(0), uint32(1))},
+			nfs.ErrOldStateID,
+		},
+		{
+			"READ, the current stateid", OpRead,
+			[]args{file, op(OpRead, state.Current, uint64(0), uint32(1))},
+			nfs.ErrBadStateID,
+		},
 		{"READ, of a session's client", OpRead, []args{file, op(OpRead, other, uint64(0), uint32(1))}, nfs.ErrBadStateID},
-		{"READ, of another file", OpRead, []args{top, op(OpLookup, "theirs"), op(OpRead, id, uint64(0), uint32(1))}, nfs.ErrBadStateID},
+		{
+			"READ, of another file", OpRead,
+			[]args{top, op(OpLookup, "theirs"), op(OpRead, id, uint64(0), uint32(1))},
+			nfs.ErrBadStateID,
+		},
 		{"CLOSE, special", OpClose, []args{file, op(OpClose, uint32(1), state.Anonymous)}, nfs.ErrBadStateID},
 		{"CLOSE, stale", OpClose, []args{file, op(OpClose, uint32(1), stale)}, nfs.ErrStaleStateID},
 		{"CLOSE, of the root", OpClose, []args{op(OpPutRootFH), op(OpClose, uint32(1), id)}, nfs.ErrBadStateID},
 		{"CLOSE, number", OpClose, []args{file, op(OpClose, uint32(100), id)}, nfs.ErrBadSeqID},
 		{"CLOSE, number before stateid", OpClose, []args{file, op(OpClose, uint32(100), later)}, nfs.ErrBadSeqID},
 		{"LOCKU, special", OpLockU, []args{file, lockUOp(1, state.Bypass, 0, 1)}, nfs.ErrBadStateID},
-		{"LOCKT by nobody", OpLockT, []args{file, op(OpLockT, LockRead, uint64(0), uint64(1), uint64(5), "l")},
-			nfs.ErrStaleClientID},
+		{
+			"LOCKT by nobody", OpLockT,
+			[]args{file, op(OpLockT, LockRead, uint64(0), uint64(1), uint64(5), "l")},
+			nfs.ErrStaleClientID,
+		},
 		{"LOCKT, empty", OpLockT, []args{file, op(OpLockT, LockRead, uint64(0), uint64(0), c.id, "l")}, nfs.ErrInval},
 		{"LOCKT of a directory", OpLockT, []args{top, op(OpLockT, LockRead, uint64(0), uint64(1), c.id, "l")}, nfs.ErrIsDir},
 		{"DELEGRETURN of an open", OpDelegReturn, []args{file, op(OpDelegReturn, id)}, nfs.ErrBadStateID},
 		{"DELEGRETURN, stale", OpDelegReturn, []args{file, op(OpDelegReturn, stale)}, nfs.ErrStaleStateID},
-		{"SETATTR of the size of a directory", OpSetAttr,
-			[]args{op(OpPutFH, r.root()), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrSize), uint64(0)))}, nfs.ErrIsDir},
-		{"SETATTR, stale", OpSetAttr, []args{file, op(OpSetAttr, stale, attrs(BitmapOf(AttrSize), uint64(0)))},
-			nfs.ErrStaleStateID},
+		{
+			"SETATTR of the size of a directory", OpSetAttr,
+			[]args{op(OpPutFH, r.root()), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrSize), uint64(0)))},
+			nfs.ErrIsDir,
+		},
+		{
+			"SETATTR, stale", OpSetAttr,
+			[]args{file, op(OpSetAttr, stale, attrs(BitmapOf(AttrSize), uint64(0)))},
+			nfs.ErrStaleStateID,
+		},
 		{"READLINK of a file", OpReadLink, []args{file, op(OpReadLink)}, nfs.ErrInval},
-		{"VERIFY of an attribute of 4.1", OpVerify, []args{file, op(OpVerify, attrs(BitmapOf(AttrExclCreat), Bitmap{}))},
-			nfs.ErrAttrNotSupp},
+		{
+			"VERIFY of an attribute of 4.1", OpVerify,
+			[]args{file, op(OpVerify, attrs(BitmapOf(AttrExclCreat), Bitmap{}))},
+			nfs.ErrAttrNotSupp,
+		},
 		{"RESTOREFH of nothing", OpRestoreFH, []args{op(OpRestoreFH)}, nfs.ErrRestoreFH},
 	} {
 		p := r.compound(0, k.ops...)
@@ -425,7 +467,8 @@ func TestShares40(t *testing.T) {
 	_, mine := c.open(state.Both, state.Write, "o", "file")
 	x.do(op(OpPutFH, dir), openOp(state.Write, 0, "o", "file")).ok(OpPutFH).fails(OpOpen, nfs.ErrShareDenied)
 	his, _, _ := x.do(op(OpPutFH, dir), openOp(state.Read, 0, "o", "file")).ok(OpPutFH).ok(OpOpen).opened()
-	x.do(op(OpPutFH, fh), op(OpWrite, state.Anonymous, uint64(0), uint32(2), "x")).ok(OpPutFH).fails(OpWrite, nfs.ErrLocked)
+	x.do(op(OpPutFH, fh), op(OpWrite, state.Anonymous, uint64(0), uint32(2), "x")).ok(OpPutFH).fails(OpWrite,
+		nfs.ErrLocked)
 	c.on(fh, op(OpWrite, state.Anonymous, uint64(0), uint32(2), "x")).fails(OpWrite, nfs.ErrLocked)
 	c.on(fh, op(OpRead, state.Anonymous, uint64(0), uint32(9))).ok(OpRead)
 	c.on(fh, op(OpRead, state.Bypass, uint64(0), uint32(9))).ok(OpRead)
@@ -827,7 +870,8 @@ func FuzzCompound40(f *testing.F) {
 	add(op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(9)))
 	add(op(OpPutFH, dir), c.createOp(9, 3, "p", "name"), op(OpGetFH), op(OpGetAttr, supportedBy[1].without(writeOnly)))
 	add(op(OpPutFH, dir), c.openOp(c.seqs["o"]+1, 1, 0, "o", "file"), op(OpClose, c.seqs["o"]+2, id))
-	add(op(OpPutFH, fh), op(OpOpenDowngrade, id, c.seqs["o"]+1, uint32(1), uint32(0)), op(OpOpenConfirm, id, c.seqs["o"]+2))
+	add(op(OpPutFH, fh), op(OpOpenDowngrade, id, c.seqs["o"]+1, uint32(1), uint32(0)),
+		op(OpOpenConfirm, id, c.seqs["o"]+2))
 	add(op(OpPutFH, fh), c.lockOp(c.seqs["o"]+1, id, 1, "m", LockRead, 50, 10), lockMore(2, l, LockWrite, 20, 1),
 		lockUOp(3, l, 0, 5))
 	add(op(OpPutFH, fh), op(OpLockT, LockRead, uint64(0), uint64(1), c.id, "z"), op(OpReleaseLockOwner, c.id, "l"))
@@ -912,8 +956,8 @@ type holding struct{ calls []*rpc.BackwardCall }
 func (h *holding) Alive() bool              { return true }
 func (h *holding) Call(b *rpc.BackwardCall) { h.calls = append(h.calls, b) }
 
-// TestLongRequestsAreApart: requests with one number that differ far behind their beginnings, here behind an owner of
-// 600 bytes, are not taken for each other, in any minor version.
+// TestLongRequestsAreApart: requests with one number that differ far behind their beginnings, here
+// behind an owner of 600 bytes, are not taken for each other, in any minor version.
 func TestLongRequestsAreApart(t *testing.T) {
 	owner := strings.Repeat("o", 600)
 	r := newRig(t)
@@ -955,8 +999,9 @@ func TestLongRequestsAreApart(t *testing.T) {
 	p.fails(OpSequence, nfs.ErrSeqFalseRetry)
 }
 
-// TestUnconfirmedIsReplaced: a SETCLIENTID of the confirmed client takes the place of another start's that was not
-// confirmed: a late SETCLIENTID_CONFIRM of that does not end the client (RFC 7530 section 16.33.5).
+// TestUnconfirmedIsReplaced: a SETCLIENTID of the confirmed client takes the place of another
+// start's that was not confirmed: a late SETCLIENTID_CONFIRM of that does not end the client (RFC
+// 7530 section 16.33.5).
 func TestUnconfirmedIsReplaced(t *testing.T) {
 	r := newRig(t)
 	c := r.client40("x", 1)

@@ -95,8 +95,10 @@ func TestXattrs(t *testing.T) {
 			p.ok(OpPutFH).fails(c.op, c.want)
 		})
 	}
-	x.do(put, set(either, "big", strings.Repeat("v", blockstore.XattrValueMax)), op(OpGetXattr, "big")).ok(OpPutFH).ok(OpSetXattr)
-	if p := x.do(put, op(OpRemoveXattr, "c"), op(OpGetXattr, "c")).ok(OpPutFH).ok(OpRemoveXattr); p.change().after <= before {
+	x.do(put, set(either, "big", strings.Repeat("v", blockstore.XattrValueMax)),
+		op(OpGetXattr, "big")).ok(OpPutFH).ok(OpSetXattr)
+	if p := x.do(put, op(OpRemoveXattr, "c"),
+		op(OpGetXattr, "c")).ok(OpPutFH).ok(OpRemoveXattr); p.change().after <= before {
 		t.Error("the removal did not change the change attribute")
 	}
 	// Many names, in pieces, some of which go meanwhile.

@@ -8,8 +8,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// poll tries the waiting requests again as long as there are any: the host does not say when one of its
-// programs unlocks a file. At most one goroutine polls.
+// poll tries the waiting requests again as long as there are any: the host does not say when one of
+// its programs unlocks a file. At most one goroutine polls.
 func (s *Server) poll() {
 	if !s.cfg.Locks.OnHost() || !s.polling.CompareAndSwap(false, true) {
 		return
@@ -44,8 +44,9 @@ func (s *Server) notifyGranted(g *grant) {
 	s.background(func(ctx context.Context) { s.granted(ctx, g) })
 }
 
-// granted calls GRANTED of a client that has waited for a lock. If the client refuses the lock, as it does
-// when its process has stopped waiting, or does not answer, the server unlocks it: nobody else would.
+// granted calls GRANTED of a client that has waited for a lock. If the client refuses the lock, as
+// it does when its process has stopped waiting, or does not answer, the server unlocks it: nobody
+// else would.
 func (s *Server) granted(ctx context.Context, g *grant) {
 	st := Failed
 	call := func() error {

@@ -32,7 +32,10 @@ func TestHostInTheWay(t *testing.T) {
 	h.busy.Store(true)
 	r.locks.UseHost(func(uint32) (blockstore.HostLocker, bool) { return h, true })
 	r.s.pollEvery = time.Millisecond
-	if st := r.ask(ask{client: alice, proc: ProcTest, pid: 1, n: 10, ex: true, wantHeld: "true 0 process 4711 of the server's host 0 10"}); st != Denied {
+	if st := r.ask(ask{
+		client: alice, proc: ProcTest, pid: 1, n: 10, ex: true,
+		wantHeld: "true 0 process 4711 of the server's host 0 10",
+	}); st != Denied {
 		t.Errorf("TEST: %v", st)
 	}
 	if st := r.ask(ask{client: alice, proc: ProcLock, pid: 1, n: 10, ex: true}); st != Denied {

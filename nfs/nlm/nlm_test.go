@@ -47,7 +47,10 @@ type rig struct {
 }
 
 func newRig(t testing.TB, known []Client, grace time.Duration) *rig {
-	r := &rig{t: t, codec: nfs.NewCodec([]byte("secret")), locks: lock.New(0), shares: state.New(state.Config{}), calls: make(chan called, 100)}
+	r := &rig{
+		t: t, codec: nfs.NewCodec([]byte("secret")), locks: lock.New(0), shares: state.New(state.Config{}),
+		calls: make(chan called, 100),
+	}
 	store := memfs.New(memfs.Options{})
 	root, _ := store.Root()
 	mode := uint32(0o666)
@@ -58,7 +61,10 @@ func newRig(t testing.TB, known []Client, grace time.Duration) *rig {
 	r.fh, r.ro = r.codec.Append(nil, 1, &h), r.codec.Append(nil, 2, &h)
 	table := nfs.NewTable(nil)
 	rule := []nfs.ClientRule{{CIDR: netip.MustParsePrefix("10.0.0.0/24"), AnonUID: nfs.AnonID, AnonGID: nfs.AnonID}}
-	if err := table.Replace([]*nfs.Export{{ID: 1, Pseudo: "/one", FS: store, Clients: rule}, {ID: 2, Pseudo: "/two", FS: store, Clients: rule, ReadOnly: true}}); err != nil {
+	if err := table.Replace([]*nfs.Export{
+		{ID: 1, Pseudo: "/one", FS: store, Clients: rule},
+		{ID: 2, Pseudo: "/two", FS: store, Clients: rule, ReadOnly: true},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	r.s = New(Config{
@@ -79,7 +85,9 @@ func newRig(t testing.TB, known []Client, grace time.Duration) *rig {
 	return r
 }
 
-func (r *rig) call(_ context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder), res func(*xdr.Decoder) error) error {
+func (r *rig) call(_ context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder),
+	res func(*xdr.Decoder) error,
+) error {
 	var e xdr.Encoder
 	args(&e)
 	r.calls <- called{host, prog, proc, e.AppendFlat(nil)}
@@ -113,7 +121,10 @@ func (r *rig) do(client string, prog, proc uint32, args func(*xdr.Encoder)) xdr.
 	args(&e)
 	done := make(chan []byte, 1)
 	const reserved = 700
-	c := &rpc.Call{Peer: rpc.Peer{Addr: netip.AddrPortFrom(netip.MustParseAddr(client), cmp.Or(r.port, reserved)), Local: netip.MustParseAddrPort("10.0.0.100:2049")}, BulkMax: -1}
+	c := &rpc.Call{Peer: rpc.Peer{
+		Addr:  netip.AddrPortFrom(netip.MustParseAddr(client), cmp.Or(r.port, reserved)),
+		Local: netip.MustParseAddrPort("10.0.0.100:2049"),
+	}, BulkMax: -1}
 	c.Reply = func(c *rpc.Call, _ bool) { done <- c.Res.AppendFlat(nil) }
 	r.rpc.Dispatch(c, xdr.NewDecoder(e.AppendFlat(nil)), true)
 	d := xdr.NewDecoder(<-done)
@@ -141,7 +152,10 @@ func (r *rig) ask(a ask) Stat {
 	if a.fh == nil {
 		a.fh = r.fh
 	}
-	l := Lock{Caller: "host-" + a.client, Handle: a.fh, Owner: fmt.Appendf(nil, "%d@x", a.pid), SVID: a.pid, Offset: a.off, Length: a.n}
+	l := Lock{
+		Caller: "host-" + a.client, Handle: a.fh, Owner: fmt.Appendf(nil, "%d@x", a.pid), SVID: a.pid, Offset: a.off,
+		Length: a.n,
+	}
 	d := r.do(a.client, Program, a.proc, func(e *xdr.Encoder) {
 		e.Opaque([]byte("cookie"))
 		switch a.proc {
@@ -218,7 +232,10 @@ func TestLocks(t *testing.T) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.known) != 2 || r.known[0] != (Client{"host-" + alice, netip.MustParseAddr(alice), netip.MustParseAddr("10.0.0.100")}) {
+	if len(r.known) != 2 || r.known[0] != (Client{
+		"host-" + alice, netip.MustParseAddr(alice),
+		netip.MustParseAddr("10.0.0.100"),
+	}) {
 		t.Errorf("remembered are %+v", r.known)
 	}
 }
@@ -251,7 +268,8 @@ func TestWaiting(t *testing.T) {
 				d := xdr.NewDecoder(g.args)
 				cookie, ex := d.String(100), d.Bool()
 				l := DecodeLock(&d)
-				if g.host.String() != bob || g.prog != Program || g.proc != ProcGranted || cookie != "cookie" || !ex || l.SVID != 1 || l.Length != 10 || d.Err() != nil {
+				if g.host.String() != bob || g.prog != Program || g.proc != ProcGranted || cookie != "cookie" || !ex ||
+					l.SVID != 1 || l.Length != 10 || d.Err() != nil {
 					t.Errorf("%+v: %q %v %+v %v", g, cookie, ex, l, d.Err())
 				}
 			}
@@ -343,7 +361,9 @@ func TestServerStartsAnew(t *testing.T) {
 	r := newRig(t, known, 300*time.Millisecond)
 	g := <-r.calls
 	d := xdr.NewDecoder(g.args)
-	if name, state := d.String(100), d.Uint32(); g.host.String() != alice || g.prog != StatusProgram || g.proc != StatusNotify || name != "10.0.0.100" || state != 5 {
+	if name, state := d.String(100),
+		d.Uint32(); g.host.String() != alice || g.prog != StatusProgram || g.proc != StatusNotify || name != "10.0.0.100" ||
+		state != 5 {
 		t.Errorf("%+v: %q, state %d", g, name, state)
 	}
 	for i, c := range []struct {
@@ -378,7 +398,8 @@ func TestOtherProtocols(t *testing.T) {
 	r.s.cfg.Silent = func(client string) bool { return client == silent && r.locks.Drop(client) }
 	_, h, _ := r.codec.Parse(r.fh)
 	for _, client := range []string{"other 1", "other 2"} {
-		if _, ok, err := r.locks.Lock(lock.File{Export: 1, Handle: h}, lock.Lock{Owner: lock.Owner{Client: client, ID: "x"}, Start: 5, End: 5}); !ok || err != nil {
+		if _, ok, err := r.locks.Lock(lock.File{Export: 1, Handle: h},
+			lock.Lock{Owner: lock.Owner{Client: client, ID: "x"}, Start: 5, End: 5}); !ok || err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -441,7 +462,8 @@ func TestShares(t *testing.T) {
 	x := lock.File{Export: 1}
 	_, x.Handle, _ = r.codec.Parse(r.fh)
 	other := lock.Owner{Client: "other"}
-	if st := r.shares.Reserve(time.Now(), x, other, netip.Addr{}, nfs.ShareRead, nfs.ShareWrite); st != nfs.ErrShareDenied {
+	if st := r.shares.Reserve(time.Now(), x, other, netip.Addr{}, nfs.ShareRead,
+		nfs.ShareWrite); st != nfs.ErrShareDenied {
 		t.Errorf("beside a writer: %v", st)
 	}
 	if st := share(bob, ProcUnshare, 0, 3); st != Granted {
@@ -464,7 +486,8 @@ func TestShares(t *testing.T) {
 	if st := share(alice, ProcShare, 2, 1); st != Granted {
 		t.Error(st)
 	}
-	if d := r.do(alice, Program, ProcFreeAll, func(e *xdr.Encoder) { e.String("host-" + alice); e.Uint32(3) }); d.Err() != nil {
+	if d := r.do(alice, Program, ProcFreeAll,
+		func(e *xdr.Encoder) { e.String("host-" + alice); e.Uint32(3) }); d.Err() != nil {
 		t.Error(d.Err())
 	}
 	if r.shares.Denying() {
@@ -483,7 +506,8 @@ func (s shares) Reserve(f lock.File, owner lock.Owner, host netip.Addr, access, 
 	return s.Server.Reserve(time.Now(), f, owner, host, access, deny)
 }
 
-// TestLockPermission: who may neither read nor write a file, and is not its owner, cannot lock it or ask who has.
+// TestLockPermission: who may neither read nor write a file, and is not its owner, cannot lock it
+// or ask who has.
 func TestLockPermission(t *testing.T) {
 	r := newRig(t, nil, 0)
 	x := r.s.cfg.Exports.ByID(1)
@@ -564,8 +588,8 @@ func TestLockPermission(t *testing.T) {
 	}
 }
 
-// TestStartedAnewBySomebody: where an export wants reserved ports, a user of a client cannot have the locks of all others there
-// dropped.
+// TestStartedAnewBySomebody: where an export wants reserved ports, a user of a client cannot have
+// the locks of all others there dropped.
 func TestStartedAnewBySomebody(t *testing.T) {
 	r := newRig(t, nil, 0)
 	for _, c := range []struct {

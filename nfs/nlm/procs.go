@@ -71,9 +71,9 @@ func (s *Server) place(c *rpc.Call, l *Lock, why purpose) (f lock.File, o lock.O
 	return lock.File{Export: id, Handle: h}, lock.Owner{Client: who.key(), ID: l.ownerID()}, Granted
 }
 
-// mayLock reports whether the caller may lock a file: he owns it, or has one of some rights. Without this
-// check any user of a client could keep others from their files, and with locks on the host the programs
-// of the host, too.
+// mayLock reports whether the caller may lock a file: he owns it, or has one of some rights.
+// Without this check any user of a client could keep others from their files, and with locks on the
+// host the programs of the host, too.
 func (s *Server) mayLock(
 	x *nfs.Export, rule *nfs.ClientRule, c *rpc.Call, h blockstore.Handle, a *blockstore.Attr, rights uint32,
 ) bool {
@@ -120,8 +120,8 @@ func (s *Server) resolve(c *rpc.Call, r *request, why purpose) (st Stat) {
 	return st
 }
 
-// result is the answer of most procedures: cookie and outcome. The answer of a _MSG is encoded after the
-// call has ended, so that cookie must not alias it.
+// result is the answer of most procedures: cookie and outcome. The answer of a _MSG is encoded
+// after the call has ended, so that cookie must not alias it.
 func result(cookie []byte, st Stat) func(*xdr.Encoder) {
 	return func(e *xdr.Encoder) {
 		e.Opaque(cookie)
@@ -151,8 +151,8 @@ func (s *Server) test(c *rpc.Call) (func(*xdr.Encoder), bool) {
 	return result(r.cookie, st), true
 }
 
-// lock is LOCK, and NM_LOCK of a client without a status monitor: monitored says that the server has to
-// send the client SM_NOTIFY after a restart.
+// lock is LOCK, and NM_LOCK of a client without a status monitor: monitored says that the server
+// has to send the client SM_NOTIFY after a restart.
 func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 	var r request
 	r.decode(&c.Args, &r.block, &r.exclusive)
@@ -259,8 +259,8 @@ func (s *Server) decodeShare(c *rpc.Call) (cookie []byte, l Lock, mode, access u
 	return cookie, l, mode, access, d.Bool()
 }
 
-// share is SHARE, for reservations as DOS has them: what an owner does (access) must not be what another
-// denies (mode). Both are bits: 1 for reading, 2 for writing.
+// share is SHARE, for reservations as DOS has them: what an owner does (access) must not be what
+// another denies (mode). Both are bits: 1 for reading, 2 for writing.
 func (s *Server) share(c *rpc.Call) rpc.Status {
 	cookie, l, mode, access, reclaim := s.decodeShare(c)
 	if c.Args.Err() != nil {

@@ -25,8 +25,8 @@ type Client struct {
 
 func (c *Client) key() string { return c.Addr.String() + " " + c.Name }
 
-// Caller calls a procedure of a program on another host, where the host's portmap says. res may be nil.
-// It is called from several goroutines.
+// Caller calls a procedure of a program on another host, where the host's portmap says. res may be
+// nil. It is called from several goroutines.
 type Caller func(
 	ctx context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder), res func(*xdr.Decoder) error,
 ) error
@@ -37,30 +37,30 @@ type Config struct {
 	Codec   *nfs.Codec
 	Locks   *lock.Table
 	Call    Caller
-	// Known are the clients that had locks before the server was started. The server sends each of them
-	// SM_NOTIFY, and they may reclaim their locks during Grace (0: 45 seconds). In that time nobody gets
-	// a new lock. Without known clients there is no grace period.
+	// Known are the clients that had locks before the server was started. The server sends each of
+	// them SM_NOTIFY, and they may reclaim their locks during Grace (0: 45 seconds). In that time
+	// nobody gets a new lock. Without known clients there is no grace period.
 	Known []Client
 	Grace time.Duration
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks: then nobody
 	// gets new ones here either. It may be nil.
 	//
-	// Silent is called with the client of a lock that conflicts. If that is a client of another protocol
-	// whose lease has run out, Silent ends its locks and reports true. It may be nil.
+	// Silent is called with the client of a lock that conflicts. If that is a client of another
+	// protocol whose lease has run out, Silent ends its locks and reports true. It may be nil.
 	OthersReclaim func() bool
 	Silent        func(client string) bool
-	// Delegations are those of version 4: a client locks a delegated file without a call to the server.
-	// nil means that there are none.
+	// Delegations are those of version 4: a client locks a delegated file without a call to the
+	// server. nil means that there are none.
 	Delegations nfs.Delegations
 	// Groups finds the groups of users, for exports with manage_gids; nil: the calls have them.
 	Groups nfs.Groups
 	// Shares has the share reservations of all protocols; nil: SHARE is refused.
 	Shares nfs.Shares
-	// State is the state number of the status monitor. Each start of the server has a larger one, and it
-	// is odd while the server is up.
+	// State is the state number of the status monitor. Each start of the server has a larger one, and
+	// it is odd while the server is up.
 	State int32
-	// Remember writes the list of clients with locks, for the next start. It returns when the list is on
-	// stable storage.
+	// Remember writes the list of clients with locks, for the next start. It returns when the list is
+	// on stable storage.
 	Remember func([]Client) error
 	Logger   *slog.Logger
 }
@@ -154,14 +154,14 @@ func (s *Server) GraceUntil() (time.Time, bool) { return s.until, s.grace() }
 // Grace reports whether clients may reclaim locks, so that nobody gets new ones.
 func (s *Server) Grace() bool { return s.grace() }
 
-// wait reports whether a call is answered DENIED_GRACE_PERIOD: a reclaim outside of the grace period, or
-// another call within it.
+// wait reports whether a call is answered DENIED_GRACE_PERIOD: a reclaim outside of the grace
+// period, or another call within it.
 func (s *Server) wait(reclaim bool) bool {
 	return s.grace() != reclaim || !reclaim && s.cfg.OthersReclaim != nil && s.cfg.OthersReclaim()
 }
 
-// conflict finds the first lock that conflicts with l, by a method of the lock table. It ends the locks
-// of clients whose lease has run out.
+// conflict finds the first lock that conflicts with l, by a method of the lock table. It ends the
+// locks of clients whose lease has run out.
 func (s *Server) conflict(
 	f lock.File, l lock.Lock, test func(lock.File, lock.Lock) (lock.Lock, bool),
 ) (holder lock.Lock, free bool) {

@@ -51,8 +51,8 @@ func decodeWaiting(b []byte) (w waiting, err error) {
 	return w, nil
 }
 
-// A snapshot is the server's state for the successor of this process, without the locks themselves: one
-// gob value. The successor may be a newer build; fields may be added.
+// A snapshot is the server's state for the successor of this process, without the locks themselves:
+// one gob value. The successor may be a newer build; fields may be added.
 
 type snapshot struct {
 	State   int32
@@ -68,9 +68,9 @@ type snapGrant struct {
 	Note []byte
 }
 
-// Pause cancels the calls to clients and waits until they have ended, as Close does. Pause(false) begins
-// them again: SM_NOTIFY and GRANTED without an answer are sent anew, and requests that wait are tried on
-// the host. The caller lets no calls of clients in while the server is paused.
+// Pause cancels the calls to clients and waits until they have ended, as Close does. Pause(false)
+// begins them again: SM_NOTIFY and GRANTED without an answer are sent anew, and requests that wait
+// are tried on the host. The caller lets no calls of clients in while the server is paused.
 func (s *Server) Pause(on bool) {
 	s.mu.Lock()
 	s.stop()
@@ -117,8 +117,8 @@ func damaged(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errSnapshot}, args...)...)
 }
 
-// Restore makes a paused server without clients go on from a snapshot. After an error the server must not
-// be used.
+// Restore makes a paused server without clients go on from a snapshot. After an error the server
+// must not be used.
 func (s *Server) Restore(data []byte) error {
 	var in snapshot
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&in); err != nil {
@@ -154,7 +154,8 @@ func (s *Server) Restore(data []byte) error {
 	return nil
 }
 
-// RestoreWaiter sets Granted of a request that the old process has queued. It is for lock.Table.Restore.
+// RestoreWaiter sets Granted of a request that the old process has queued. It is for
+// lock.Table.Restore.
 func (s *Server) RestoreWaiter(f lock.File, w *lock.Waiter) error {
 	q, err := decodeWaiting(w.Note)
 	if err != nil {

@@ -82,7 +82,9 @@ func TestToldByTheNext(t *testing.T) {
 	for _, succeeded := range []bool{true, false} {
 		r := newRig(t, nil, 0)
 		begun := make(chan struct{}, 10)
-		r.s.cfg.Call = func(ctx context.Context, _ netip.Addr, _, _, _ uint32, _ func(*xdr.Encoder), _ func(*xdr.Decoder) error) error {
+		r.s.cfg.Call = func(ctx context.Context, _ netip.Addr, _, _, _ uint32, _ func(*xdr.Encoder),
+			_ func(*xdr.Decoder) error,
+		) error {
 			begun <- struct{}{}
 			<-ctx.Done()
 			return ctx.Err()

@@ -12,9 +12,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// The status monitor (NSM) tells hosts of restarts. A client that has restarted calls NOTIFY here, and its
-// locks end. After a restart of this server, the server calls NOTIFY of the clients that had locks, and they
-// reclaim them. MON and UNMON are refused: they are for programs of the monitor's own host.
+// The status monitor (NSM) tells hosts of restarts. A client that has restarted calls NOTIFY here,
+// and its locks end. After a restart of this server, the server calls NOTIFY of the clients that
+// had locks, and they reclaim them. MON and UNMON are refused: they are for programs of the
+// monitor's own host.
 
 func (s *Server) statusProcs() []rpc.Proc {
 	p := make([]rpc.Proc, numStatusProcs)
@@ -43,9 +44,9 @@ func (s *Server) statusProcs() []rpc.Proc {
 	return p
 }
 
-// gone ends the locks of a client that has restarted. The client is found by address and name; the domain
-// of the name may be missing on either side. A host cannot end the locks of another address. Neither can
-// a user without privileges of the same host, if an export requires ports below 1024.
+// gone ends the locks of a client that has restarted. The client is found by address and name; the
+// domain of the name may be missing on either side. A host cannot end the locks of another address.
+// Neither can a user without privileges of the same host, if an export requires ports below 1024.
 func (s *Server) gone(peer *rpc.Peer, name string) {
 	addr := peer.Addr.Addr().Unmap()
 	const reserved = 1024
@@ -75,8 +76,9 @@ func (s *Server) gone(peer *rpc.Peer, name string) {
 	}
 }
 
-// remember adds a client to the list of those that get NOTIFY after the next start. If the list is full, a
-// client without locks makes room. It reports false if the list is full of others, or cannot be written.
+// remember adds a client to the list of those that get NOTIFY after the next start. If the list is
+// full, a client without locks makes room. It reports false if the list is full of others, or
+// cannot be written.
 func (s *Server) remember(c Client) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,8 +108,8 @@ func (s *Server) remember(c Client) bool {
 	return true
 }
 
-// notify calls NOTIFY of a client's status monitor until it answers, for as long as the client may reclaim
-// its locks.
+// notify calls NOTIFY of a client's status monitor until it answers, for as long as the client may
+// reclaim its locks.
 func (s *Server) notify(ctx context.Context, c Client) {
 	const pause = 5 * time.Second
 	done := func() {

@@ -9,7 +9,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-func ask(t *testing.T, s *rpc.Server, local string, vers, proc uint32, args func(*xdr.Encoder)) (xdr.Decoder, rpc.AcceptStat) {
+func ask(t *testing.T, s *rpc.Server, local string, vers, proc uint32, args func(*xdr.Encoder)) (xdr.Decoder,
+	rpc.AcceptStat,
+) {
 	t.Helper()
 	var e xdr.Encoder
 	rpc.EncodeCall(&e, 1, Program, vers, proc, nil)
@@ -87,9 +89,11 @@ func TestAnswers(t *testing.T) {
 	d, _ = ask(t, s, v4, 4, ProcDump, nil)
 	got = nil
 	for d.Bool() {
-		got = append(got, fmt.Sprint(d.Uint32(), " ", d.Uint32(), " ", d.String(stringMax), " ", d.String(stringMax), " ", d.String(stringMax)))
+		got = append(got, fmt.Sprint(d.Uint32(), " ", d.Uint32(), " ", d.String(stringMax), " ", d.String(stringMax), " ",
+			d.String(stringMax)))
 	}
-	want := "[100003 3 tcp 192.0.2.1.8.1 superuser 100003 3 rdma 192.0.2.7.78.81 superuser 100005 3 tcp 192.0.2.1.2.123 superuser]"
+	want := "[100003 3 tcp 192.0.2.1.8.1 superuser 100003 3 rdma 192.0.2.7.78.81 superuser 100005 3 tcp " +
+		"192.0.2.1.2.123 superuser]"
 	if fmt.Sprint(got) != want || d.Remaining() != 0 || d.Err() != nil {
 		t.Errorf("DUMP 4: %v", got)
 	}

@@ -129,7 +129,8 @@ func (c *Client) join(host netip.Addr) {
 	}
 }
 
-// denied reports a call that was refused because the client belongs to somebody else. Call with no lock held.
+// denied reports a call that was refused because the client belongs to somebody else. Call with no
+// lock held.
 func (s *Server) denied(c *Client, op string, from *From) {
 	if s.cfg.Denied != nil {
 		s.cfg.Denied(op, c.ID, *from)

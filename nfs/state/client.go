@@ -214,7 +214,8 @@ func (s *Server) newClient(id uint64, known string, verf Verifier, p Principal) 
 	}
 }
 
-// dropUnconfirmed forgets the client that has not taken the place of the confirmed one yet. Call with mu held.
+// dropUnconfirmed forgets the client that has not taken the place of the confirmed one yet. Call
+// with mu held.
 func (s *Server) dropUnconfirmed(r *records) {
 	u := r.unconfirmed
 	if u == nil {
@@ -279,9 +280,9 @@ func (s *Server) remove(c *Client) {
 	}
 }
 
-// give ends a client whose lease has run out, so that others get what it has. It reports false if the
-// list of clients that may reclaim cannot be written. Then the others wait: after a restart the client
-// could reclaim what they had meanwhile.
+// give ends a client whose lease has run out, so that others get what it has. It reports false if
+// the list of clients that may reclaim cannot be written. Then the others wait: after a restart the
+// client could reclaim what they had meanwhile.
 func (s *Server) give(c *Client) bool {
 	if !c.delist() {
 		return false
@@ -338,7 +339,8 @@ func (c *Client) ReclaimComplete() nfs.Status {
 	return nfs.OK
 }
 
-// completes notes whether the client has said that it has reclaimed what it wants. has says that it has anything.
+// completes notes whether the client has said that it has reclaimed what it wants. has says that it
+// has anything.
 func (c *Client) completes(yes bool) (st nfs.Status, has bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -384,7 +386,8 @@ func (s *Server) due(last *atomic.Int64, now time.Time) bool {
 	return (at == 0 || n-at >= int64(s.cfg.Lease/2)) && last.CompareAndSwap(at, n)
 }
 
-// sweepOf removes those of the clients whose lease has run out. Call with mu held, which it gives up.
+// sweepOf removes those of the clients whose lease has run out. Call with mu held, which it gives
+// up.
 func (s *Server) sweepOf(now time.Time, useless func(c *Client) bool) {
 	var gone []*Client
 	for _, c := range s.clients {

@@ -8,20 +8,20 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// A delegation is a promise (RFC 8881 section 10.4). While a client has a read delegation of a file,
-// nobody else changes the file. While it has a write delegation, nobody else reads the file either. A
-// request that conflicts is answered DELAY, and the server recalls the delegation:
+// A delegation is a promise (RFC 8881 section 10.4). While a client has a read delegation of a
+// file, nobody else changes the file. While it has a write delegation, nobody else reads the file
+// either. A request that conflicts is answered DELAY, and the server recalls the delegation:
 //
 //	granted  --conflict-->  recalled, CB_RECALL  --DELEGRETURN-->  ended
 //	                             |
 //	                             +--a lease later-->  revoked  --FREE_STATEID-->  ended
 //
 // A client that does not answer CB_RECALL is called again when the next request conflicts. One that
-// goes on writing by the delegation gets more time, up to four leases. If the client's own lease has run
-// out, the whole client ends instead.
+// goes on writing by the delegation gets more time, up to four leases. If the client's own lease
+// has run out, the whole client ends instead.
 //
-// The server grants no delegation of a file while a change without an open is under way (Hold), nor for
-// some time after a recall of the same file: it would be recalled again at once.
+// The server grants no delegation of a file while a change without an open is under way (Hold), nor
+// for some time after a recall of the same file: it would be recalled again at once.
 
 // deleg is a delegation of a file to a client.
 type deleg struct {
@@ -126,8 +126,8 @@ func (s *Server) Delegations() DelegCounts {
 	}
 }
 
-// clash is what is to be done about the delegations that conflict with a request. settle does it, when
-// the shard's lock is released: revoking takes the lock of another client.
+// clash is what is to be done about the delegations that conflict with a request. settle does it,
+// when the shard's lock is released: revoking takes the lock of another client.
 type clash struct {
 	wait   bool      // at least one is being recalled
 	recall []Recall  // CB_RECALL is to be sent now
@@ -138,9 +138,9 @@ type clash struct {
 // any reports whether there is such a delegation.
 func (k *clash) any() bool { return k.wait || len(k.revoke)+len(k.gone) > 0 }
 
-// clash finds the delegations of a file that conflict with reading it or, if change is true, with any
-// use. by is the client that wants to, whose own delegation does not conflict; nil for another protocol.
-// Call with the shard's lock held.
+// clash finds the delegations of a file that conflict with reading it or, if change is true, with
+// any use. by is the client that wants to, whose own delegation does not conflict; nil for another
+// protocol. Call with the shard's lock held.
 func (sh *fileShard) clash(now time.Time, f lock.File, by *Client, change bool, lease time.Duration) (k clash) {
 	for _, d := range sh.deleg.m[f] {
 		if d.c == by || !change && !d.Write {
@@ -191,8 +191,8 @@ func (h *delegShard) noteRecall(f lock.File, at int64) {
 	h.recent[f] = at
 }
 
-// settle recalls and revokes delegations, and ends clients. It reports whether the request may be tried
-// again now: otherwise it waits for a DELEGRETURN. Call with no lock held.
+// settle recalls and revokes delegations, and ends clients. It reports whether the request may be
+// tried again now: otherwise it waits for a DELEGRETURN. Call with no lock held.
 func (s *Server) settle(k *clash) bool {
 	if len(k.recall) > 0 {
 		s.delegs.recalls.Add(uint64(len(k.recall)))
@@ -214,8 +214,8 @@ func (s *Server) settle(k *clash) bool {
 	return !k.wait
 }
 
-// Recalled ends the CB_RECALL of r. told says that the client has answered OK. If it has not, the next
-// request that conflicts makes the server send CB_RECALL again.
+// Recalled ends the CB_RECALL of r. told says that the client has answered OK. If it has not, the
+// next request that conflicts makes the server send CB_RECALL again.
 func (s *Server) Recalled(r *Recall, told bool) {
 	sh := s.shardOfFile(r.File)
 	sh.mu.Lock()
@@ -223,8 +223,9 @@ func (s *Server) Recalled(r *Recall, told bool) {
 	r.d.calling, r.d.Acknowledged = false, told
 }
 
-// Free recalls the delegations that conflict with reading a file or, if change is true, with changing it.
-// by is a client of version 4, or nil. It reports false if there are any: the request is answered DELAY.
+// Free recalls the delegations that conflict with reading a file or, if change is true, with
+// changing it. by is a client of version 4, or nil. It reports false if there are any: the request
+// is answered DELAY.
 //
 // Without delegations, which is the common case, Free reads one counter and takes no lock.
 func (s *Server) Free(now time.Time, f lock.File, by *Client, change bool) bool {
@@ -245,9 +246,9 @@ func (s *Server) Free(now time.Time, f lock.File, by *Client, change bool) bool 
 	}
 }
 
-// Hold is Free for a change without an open, such as SETATTR or REMOVE. From then on, until Unhold, no
-// delegation of the file is granted: it would be granted with attributes that are about to change. The
-// caller calls Unhold if held is true. ok is the result of Free.
+// Hold is Free for a change without an open, such as SETATTR or REMOVE. From then on, until Unhold,
+// no delegation of the file is granted: it would be granted with attributes that are about to
+// change. The caller calls Unhold if held is true. ok is the result of Free.
 func (s *Server) Hold(now time.Time, f lock.File, by *Client) (held, ok bool) {
 	if !s.delegs.possible.Load() {
 		return false, true
@@ -279,8 +280,8 @@ func (s *Server) Unhold(f lock.File) {
 // Delegating reports whether there may be delegations.
 func (s *Server) Delegating() bool { return s.delegs.possible.Load() }
 
-// Watch returns a channel that is closed when a delegation of a file ends. It is nil if no delegation of
-// the file is being recalled.
+// Watch returns a channel that is closed when a delegation of a file ends. It is nil if no
+// delegation of the file is being recalled.
 func (s *Server) Watch(f lock.File) <-chan struct{} {
 	sh := s.shardOfFile(f)
 	sh.mu.Lock()

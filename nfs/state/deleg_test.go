@@ -97,8 +97,8 @@ func (d *delegs) recalls(told bool) (list []Recall) {
 	return list
 }
 
-// TestNoNeedlessRecall: an owner that has denied writing before others were given a delegation for reading opens the file
-// for reading again, which stands against nothing.
+// TestNoNeedlessRecall: an owner that has denied writing before others were given a delegation for
+// reading opens the file for reading again, which stands against nothing.
 func TestNoNeedlessRecall(t *testing.T) {
 	d := delegServer(t, Config{})
 	a, _, _ := d.callable(begin, "a")
@@ -107,10 +107,12 @@ func TestNoNeedlessRecall(t *testing.T) {
 		t.Fatal(st)
 	}
 	d.give(a, begin, fileA, false)
-	if _, st := b.Open(begin, &Open{Owner: []byte("q"), File: fileA, Access: Read}); st != nfs.OK || len(d.recalls(true)) != 0 {
+	if _, st := b.Open(begin, &Open{Owner: []byte("q"), File: fileA, Access: Read}); st != nfs.OK ||
+		len(d.recalls(true)) != 0 {
 		t.Errorf("OPEN for reading: %v", st)
 	}
-	if _, st := b.Open(begin, &Open{Owner: []byte("q"), File: fileA, Access: Read, Deny: Write}); st != nfs.ErrJukebox || len(d.recalls(true)) != 1 {
+	if _, st := b.Open(begin, &Open{Owner: []byte("q"), File: fileA, Access: Read, Deny: Write}); st != nfs.ErrJukebox ||
+		len(d.recalls(true)) != 1 {
 		t.Errorf("OPEN that denies: %v", st)
 	}
 }
@@ -124,16 +126,43 @@ func TestDelegateOrNot(t *testing.T) {
 		write WhyNot
 	}{
 		{"nothing", func(*delegs, *Client, *Client, *Session, *path) {}, Given, Given},
-		{"own open for writing", func(d *delegs, a, _ *Client, _ *Session, _ *path) { d.open(a, begin, fileA, Write) }, Given, Given},
-		{"open for reading", func(d *delegs, _, b *Client, _ *Session, _ *path) { d.open(b, begin, fileA, Read) }, Given, WhyContention},
-		{"open for writing", func(d *delegs, _, b *Client, _ *Session, _ *path) { d.open(b, begin, fileA, Write) }, WhyContention, WhyContention},
+		{
+			"own open for writing", func(d *delegs, a, _ *Client, _ *Session, _ *path) { d.open(a, begin, fileA, Write) }, Given,
+			Given,
+		},
+		{
+			"open for reading", func(d *delegs, _, b *Client, _ *Session, _ *path) { d.open(b, begin, fileA, Read) }, Given,
+			WhyContention,
+		},
+		{
+			"open for writing", func(d *delegs, _, b *Client, _ *Session, _ *path) { d.open(b, begin, fileA, Write) },
+			WhyContention, WhyContention,
+		},
 		{"another file", func(d *delegs, _, b *Client, _ *Session, _ *path) { d.open(b, begin, fileB, Both) }, Given, Given},
-		{"read delegation", func(d *delegs, _, b *Client, _ *Session, _ *path) { d.give(b, begin, fileA, false) }, Given, WhyContention},
-		{"own delegation", func(d *delegs, a, _ *Client, _ *Session, _ *path) { d.give(a, begin, fileA, false) }, WhyResource, WhyUpgrade},
-		{"own delegation for writing", func(d *delegs, a, _ *Client, _ *Session, _ *path) { d.give(a, begin, fileA, true) }, WhyDowngrade, WhyResource},
-		{"a change going on", func(d *delegs, _, _ *Client, _ *Session, _ *path) { d.Hold(begin, fileA, nil) }, WhyContention, WhyContention},
-		{"a change that is over", func(d *delegs, _, _ *Client, _ *Session, _ *path) { d.Hold(begin, fileA, nil); d.Unhold(fileA) }, Given, Given},
-		{"connection gone", func(_ *delegs, _, _ *Client, _ *Session, p *path) { p.gone.Store(true) }, WhyResource, WhyResource},
+		{
+			"read delegation", func(d *delegs, _, b *Client, _ *Session, _ *path) { d.give(b, begin, fileA, false) }, Given,
+			WhyContention,
+		},
+		{
+			"own delegation", func(d *delegs, a, _ *Client, _ *Session, _ *path) { d.give(a, begin, fileA, false) }, WhyResource,
+			WhyUpgrade,
+		},
+		{
+			"own delegation for writing", func(d *delegs, a, _ *Client, _ *Session, _ *path) { d.give(a, begin, fileA, true) },
+			WhyDowngrade, WhyResource,
+		},
+		{
+			"a change going on", func(d *delegs, _, _ *Client, _ *Session, _ *path) { d.Hold(begin, fileA, nil) }, WhyContention,
+			WhyContention,
+		},
+		{"a change that is over", func(d *delegs, _, _ *Client, _ *Session, _ *path) {
+			d.Hold(begin, fileA, nil)
+			d.Unhold(fileA)
+		}, Given, Given},
+		{
+			"connection gone", func(_ *delegs, _, _ *Client, _ *Session, p *path) { p.gone.Store(true) }, WhyResource,
+			WhyResource,
+		},
 		{"not tried out", func(d *delegs, _, _ *Client, x *Session, p *path) {
 			x.Back.Unbind(p)
 			d.Bind(x, new(path))
@@ -144,7 +173,10 @@ func TestDelegateOrNot(t *testing.T) {
 		{"a foreign shared lock", func(d *delegs, _, _ *Client, _ *Session, _ *path) {
 			d.cfg.Locks.Lock(fileA, lock.Lock{Owner: lock.Owner{Client: "nlm", ID: "x"}, End: 9})
 		}, Given, WhyContention},
-		{"session ended", func(d *delegs, _, _ *Client, x *Session, _ *path) { d.DestroySession(x.ID, &By{Principal: root}) }, WhyResource, WhyResource},
+		{
+			"session ended", func(d *delegs, _, _ *Client, x *Session, _ *path) { d.DestroySession(x.ID, &By{Principal: root}) },
+			WhyResource, WhyResource,
+		},
 	} {
 		for _, write := range []bool{false, true} {
 			d := delegServer(t, Config{})
@@ -172,7 +204,10 @@ func TestConflicts(t *testing.T) {
 		read bool // goes on beside a read delegation
 	}{
 		{"open for reading", func(d *delegs, b *Client) nfs.Status { _, st := d.open(b, now, fileA, Read); return st }, true},
-		{"open for writing", func(d *delegs, b *Client) nfs.Status { _, st := d.open(b, now, fileA, Write); return st }, false},
+		{
+			"open for writing", func(d *delegs, b *Client) nfs.Status { _, st := d.open(b, now, fileA, Write); return st },
+			false,
+		},
 		{"open that denies", func(_ *delegs, b *Client) nfs.Status {
 			_, st := b.Open(now, &Open{Owner: []byte("p"), File: fileA, Access: Read, Deny: Write})
 			return st
@@ -282,7 +317,13 @@ func TestRecallAgain(t *testing.T) {
 		at   time.Duration
 		want int
 		told bool
-	}{{0, 1, false}, {900 * time.Millisecond, 0, false}, {1100 * time.Millisecond, 1, false}, {2200 * time.Millisecond, 1, true}, {9 * time.Second, 0, true}} {
+	}{
+		{0, 1, false},
+		{900 * time.Millisecond, 0, false},
+		{1100 * time.Millisecond, 1, false},
+		{2200 * time.Millisecond, 1, true},
+		{9 * time.Second, 0, true},
+	} {
 		if d.Free(begin.Add(c.at), fileA, nil, true) {
 			t.Fatal("the delegation does not count")
 		}
@@ -328,7 +369,8 @@ func TestRevoked(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 	for what, st := range map[string]nfs.Status{
-		"TEST_STATEID": a.TestStateid(id), "WRITE": a.IO(now, id, fileA, true), "READ": a.IO(now, id, fileA, false), "DELEGRETURN": a.ReturnDelegation(id, fileA),
+		"TEST_STATEID": a.TestStateid(id), "WRITE": a.IO(now, id, fileA, true), "READ": a.IO(now, id, fileA, false),
+		"DELEGRETURN": a.ReturnDelegation(id, fileA),
 	} {
 		if st != nfs.ErrDelegRevoked {
 			t.Errorf("%s: %v", what, st)

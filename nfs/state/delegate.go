@@ -41,10 +41,10 @@ const (
 	WhyDowngrade  WhyNot = 6 // the client has it for writing
 )
 
-// Delegate grants the client a delegation of a file that it has open, unless an open, lock, reservation
-// or delegation of another conflicts. It is granted only to a client that has answered a callback: one that
-// cannot be called would block others for a lease (RFC 8881 section 10.2). A reclaim is excepted, as the
-// client may not have been called since the restart.
+// Delegate grants the client a delegation of a file that it has open, unless an open, lock,
+// reservation or delegation of another conflicts. It is granted only to a client that has answered
+// a callback: one that cannot be called would block others for a lease (RFC 8881 section 10.2). A
+// reclaim is excepted, as the client may not have been called since the restart.
 func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot) {
 	whole := lock.Lock{Owner: lock.Owner{Client: c.name}, End: lock.ToEnd, Exclusive: a.Write}
 	// The client locks a delegated file without calling the server. So it gets no delegation while a
@@ -130,8 +130,8 @@ func (c *Client) addDeleg(sh *fileShard, d *deleg) {
 	}
 }
 
-// unshareDeleg removes a delegation from its file and wakes those who wait for its end (Watch). Call with
-// the client's mu held.
+// unshareDeleg removes a delegation from its file and wakes those who wait for its end (Watch).
+// Call with the client's mu held.
 func (s *Server) unshareDeleg(d *deleg) {
 	sh := s.shardOfFile(d.File)
 	sh.mu.Lock()
@@ -162,8 +162,8 @@ func (s *Server) unshareDeleg(d *deleg) {
 	}
 }
 
-// Leased sets leave, which is called once when a delegation that was just granted ends; at once, if it has
-// ended already. Locks are held then: leave must not wait, nor call this package.
+// Leased sets leave, which is called once when a delegation that was just granted ends; at once, if
+// it has ended already. Locks are held then: leave must not wait, nor call this package.
 func (c *Client) Leased(id Stateid, f lock.File, leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,8 +198,8 @@ func (c *Client) dropDeleg(d *deleg) {
 	c.charge(-costOf(d))
 }
 
-// revoke ends a delegation against the client's will. Its stateid stays, so that the client learns of it:
-// by a flag of SEQUENCE and by NFS4ERR_DELEG_REVOKED, until FREE_STATEID.
+// revoke ends a delegation against the client's will. Its stateid stays, so that the client learns
+// of it: by a flag of SEQUENCE and by NFS4ERR_DELEG_REVOKED, until FREE_STATEID.
 func (c *Client) revoke(d *deleg) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,8 +230,8 @@ func (c *Client) ReturnDelegation(id Stateid, f lock.File) nfs.Status {
 	return st
 }
 
-// HasDelegation checks the stateid of an OPEN with CLAIM_DELEGATE_CUR: the client opened the file locally
-// before, by the delegation.
+// HasDelegation checks the stateid of an OPEN with CLAIM_DELEGATE_CUR: the client opened the file
+// locally before, by the delegation.
 func (c *Client) HasDelegation(id Stateid, f lock.File) nfs.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -252,8 +252,8 @@ func (c *Client) findDeleg(id Stateid, f lock.File) (*deleg, nfs.Status) {
 	return d, nfs.OK
 }
 
-// io is IO by a delegation. Each WRITE after a recall, when the client writes back its cache, gives it another
-// lease to return the delegation, up to Last. Call with the client's mu held.
+// io is IO by a delegation. Each WRITE after a recall, when the client writes back its cache, gives
+// it another lease to return the delegation, up to Last. Call with the client's mu held.
 func (d *deleg) io(now time.Time, f lock.File, write bool) nfs.Status {
 	switch {
 	case d.File != f:

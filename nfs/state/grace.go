@@ -16,8 +16,8 @@ import (
 // before anybody gets anything new: a second restart does not let them reclaim what
 // somebody else had meanwhile (RFC 7530 section 9.6.3.4 calls these the edge
 // conditions). A client of version 4.1 or later that has come back, and has not said
-// RECLAIM_COMPLETE by then, did not come back in this sense: it may lack a part of what it had (RFC 8881
-// section 8.4.3). It is in the list again when it says so, or opens something.
+// RECLAIM_COMPLETE by then, did not come back in this sense: it may lack a part of what it had (RFC
+// 8881 section 8.4.3). It is in the list again when it says so, or opens something.
 
 // grace is the period and the list.
 type grace struct {
@@ -141,8 +141,8 @@ func (c *Client) enlist() bool {
 	return true
 }
 
-// succeed puts a client into the place of its earlier start. The state of that one is gone, but the list
-// goes on naming the client, by its owner string.
+// succeed puts a client into the place of its earlier start. The state of that one is gone, but the
+// list goes on naming the client, by its owner string.
 func (c *Client) succeed(old *Client) {
 	g := &c.s.grace
 	g.mu.Lock()
@@ -153,8 +153,8 @@ func (c *Client) succeed(old *Client) {
 	}
 }
 
-// delist removes a client whose state is gone from the list, unless another start of it has taken its
-// place there. It reports false if the journal cannot be written.
+// delist removes a client whose state is gone from the list, unless another start of it has taken
+// its place there. It reports false if the journal cannot be written.
 func (c *Client) delist() bool {
 	if !c.listed.Load() {
 		return true
@@ -171,8 +171,9 @@ func (c *Client) delist() bool {
 	return true
 }
 
-// Freeze makes every change of the list of clients that may reclaim wait until Freeze(false). So the list and
-// a snapshot agree when they are handed over. Grace does not wait: the grace period goes on meanwhile.
+// Freeze makes every change of the list of clients that may reclaim wait until Freeze(false). So
+// the list and a snapshot agree when they are handed over. Grace does not wait: the grace period
+// goes on meanwhile.
 func (s *Server) Freeze(on bool) {
 	if on {
 		s.grace.frozen.Lock()

@@ -55,7 +55,8 @@ func arrive(t *testing.T, s *Server, now time.Time, owner string) *Client {
 	if st != nfs.OK {
 		t.Fatal(st)
 	}
-	if _, st := s.CreateSession(now, &CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, Fore: channel}); st != nfs.OK {
+	if _, st := s.CreateSession(now,
+		&CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, Fore: channel}); st != nfs.OK {
 		t.Fatal(st)
 	}
 	c, _ := s.Client(got.Client)
@@ -67,7 +68,10 @@ func tryOpen(c *Client, now time.Time, reclaim bool, deny uint32) (Opened, nfs.S
 }
 
 func tryLock(c *Client, now time.Time, id Stateid, reclaim bool) nfs.Status {
-	_, _, st := c.Lock(now, &Lock{ByOpen: true, ID: id, Owner: []byte("l"), File: fileA, Range: Range{0, 10}, Exclusive: true, Reclaim: reclaim})
+	_, _, st := c.Lock(now, &Lock{
+		ByOpen: true, ID: id, Owner: []byte("l"), File: fileA, Range: Range{0, 10},
+		Exclusive: true, Reclaim: reclaim,
+	})
 	return st
 }
 
@@ -241,7 +245,10 @@ func TestEdgeConditions(t *testing.T) {
 		if st := tryLock(b, late, mine.ID, false); st != wait {
 			t.Errorf("LOCK: %v", st)
 		}
-		if _, st := b.TestLock(late, &Lock{Owner: []byte("l"), File: fileA, Range: Range{0, 1}, Exclusive: true}); st != wait {
+		if _, st := b.TestLock(late, &Lock{
+			Owner: []byte("l"), File: fileA, Range: Range{0, 1},
+			Exclusive: true,
+		}); st != wait {
 			t.Errorf("LOCKT: %v", st)
 		}
 		if s.Silent(late, a.name) {
@@ -283,7 +290,10 @@ func TestEdgeConditions(t *testing.T) {
 			s := d.boot(7, begin)
 			open := func(c *Client, f lock.File, now time.Time, reclaim bool, want nfs.Status) {
 				t.Helper()
-				if _, st := c.Open(now, &Open{Owner: []byte("p"), File: f, Access: Both, Deny: Both, Reclaim: reclaim}); st != want {
+				if _, st := c.Open(now, &Open{
+					Owner: []byte("p"), File: f, Access: Both, Deny: Both,
+					Reclaim: reclaim,
+				}); st != want {
 					t.Fatalf("OPEN: %v, not %v", st, want)
 				}
 			}
@@ -358,8 +368,9 @@ func TestEdgeConditions(t *testing.T) {
 	})
 }
 
-// TestAnotherStartIsRemembered: the end of a client's record does not have another start of it forgotten, which has opened
-// something meanwhile, and a start without an open is forgotten like any other.
+// TestAnotherStartIsRemembered: the end of a client's record does not have another start of it
+// forgotten, which has opened something meanwhile, and a start without an open is forgotten like
+// any other.
 func TestAnotherStartIsRemembered(t *testing.T) {
 	var d disk
 	s := d.boot(7, begin)
@@ -382,7 +393,8 @@ func TestAnotherStartIsRemembered(t *testing.T) {
 		t.Errorf("%q", d.list)
 	}
 	got, _ := s.ExchangeID(begin, &ExchangeID{Owner: []byte("a"), Verifier: verifier(2), Principal: root})
-	if _, st := s.CreateSession(begin, &CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, Fore: channel}); st != nfs.OK {
+	if _, st := s.CreateSession(begin,
+		&CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, Fore: channel}); st != nfs.OK {
 		t.Fatal(st)
 	}
 	if !slices.Equal(d.list, []string{"a"}) {

@@ -41,7 +41,10 @@ func TestHostInTheWay(t *testing.T) {
 			ex   bool
 			free bool
 		}{
-			{Range{0, 10}, true, true}, {Range{0, 11}, true, false}, {Range{15, 1}, false, !exclusive}, {Range{20, lock.ToEnd}, true, true},
+			{Range{0, 10}, true, true},
+			{Range{0, 11}, true, false},
+			{Range{15, 1}, false, !exclusive},
+			{Range{20, lock.ToEnd}, true, true},
 		} {
 			ask := Lock{ByOpen: true, ID: got.ID, Owner: []byte("l"), File: fileA, Range: a.r, Exclusive: a.ex}
 			for _, what := range []string{"LOCKT", "LOCK"} {
@@ -53,7 +56,8 @@ func TestHostInTheWay(t *testing.T) {
 				}
 				switch {
 				case a.free && st == nfs.OK:
-				case !a.free && st == nfs.ErrDenied && by.Range == Range{10, 10} && by.Exclusive == exclusive && by.Client == 0 && strings.Contains(by.Owner, "4711"):
+				case !a.free && st == nfs.ErrDenied && by.Range == Range{10, 10} && by.Exclusive == exclusive && by.Client == 0 &&
+					strings.Contains(by.Owner, "4711"):
 				default:
 					t.Errorf("%s of %+v, exclusive %v beside %v: %v, %+v", what, a.r, a.ex, exclusive, st, by)
 				}

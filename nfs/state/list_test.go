@@ -17,7 +17,8 @@ func TestLists(t *testing.T) {
 		t.Fatal(st)
 	}
 	list := s.Clients(now.Add(30 * time.Second))
-	if len(list) != 1 || list[0].Owner != "alice" || !list[0].Confirmed || list[0].Expired || list[0].Opens != 1 || list[0].Sessions != 1 || !list[0].Renewed.Equal(now) {
+	if len(list) != 1 || list[0].Owner != "alice" || !list[0].Confirmed || list[0].Expired || list[0].Opens != 1 ||
+		list[0].Sessions != 1 || !list[0].Renewed.Equal(now) {
 		t.Errorf("%+v", list)
 	}
 	if list = s.Clients(now.Add(2 * time.Minute)); !list[0].Expired {
@@ -47,7 +48,8 @@ func TestEndGrace(t *testing.T) {
 	now := time.Unix(1000, 0)
 	d := &disk{list: []string{"alice", "bob"}}
 	s := New(Config{Boot: 7, Known: d.list, GraceUntil: now.Add(time.Minute), Journal: d})
-	if g := s.GraceState(now); !g.On || len(g.Waiting) != 2 || g.Waiting[0] != "alice" || !g.Until.Equal(now.Add(time.Minute)) {
+	if g := s.GraceState(now); !g.On || len(g.Waiting) != 2 || g.Waiting[0] != "alice" ||
+		!g.Until.Equal(now.Add(time.Minute)) {
 		t.Errorf("%+v", g)
 	}
 	d.fails = true

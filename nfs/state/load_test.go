@@ -39,7 +39,10 @@ type load struct {
 }
 
 func newLoad(tb testing.TB, clients, files int) *load {
-	l := &load{s: New(Config{Boot: 7, Locks: lock.New(8 * files), Memory: 1 << 40, ClientMemory: 1 << 40}), ids: make([]Stateid, files), locks: make([]Stateid, files)}
+	l := &load{
+		s:   New(Config{Boot: 7, Locks: lock.New(8 * files), Memory: 1 << 40, ClientMemory: 1 << 40}),
+		ids: make([]Stateid, files), locks: make([]Stateid, files),
+	}
 	for i := range clients {
 		c, _ := join(tb, l.s, begin, fmt.Sprintf("client %d of a size that is usual", i))
 		l.clients = append(l.clients, c)
@@ -59,7 +62,8 @@ func (l *load) open(tb testing.TB, i int) {
 
 func (l *load) lock(tb testing.TB, i int) {
 	id, _, st := l.client(i).Lock(begin, &Lock{
-		ByOpen: true, ID: l.ids[i], Owner: []byte("lock id: of 24 bytes...."), File: loadFile(i), Range: Range{uint64(i % 100), 10}, Exclusive: true,
+		ByOpen: true, ID: l.ids[i], Owner: []byte("lock id: of 24 bytes...."), File: loadFile(i),
+		Range: Range{uint64(i % 100), 10}, Exclusive: true,
 	})
 	if st != nfs.OK {
 		tb.Fatal(st)
@@ -128,7 +132,8 @@ func TestMillion(t *testing.T) {
 	}{{"open", l.open}, {"lock", l.lock}, {"unlock", l.unlock}, {"close", l.close}} {
 		all, longest := timed(n, 1, func(i int) { step.do(t, i) })
 		now := heap()
-		t.Logf("%s: %v each, the longest %v; %d bytes each", step.name, all/time.Duration(n), longest, int64(now-base)/int64(n))
+		t.Logf("%s: %v each, the longest %v; %d bytes each", step.name, all/time.Duration(n), longest,
+			int64(now-base)/int64(n))
 		base = now
 	}
 	if c := l.s.Counts(); c.Opens != 0 || c.Locks != 0 || c.Clients != clients {
@@ -144,7 +149,8 @@ func TestMillion(t *testing.T) {
 			do   func(testing.TB, int)
 		}{{"open", l.open}, {"lock", l.lock}, {"unlock", l.unlock}, {"close", l.close}} {
 			all, longest := timed(n, 2, func(i int) { step.do(t, i) })
-			t.Logf("%s by two at once, %d processors: %.0f per millisecond, the longest %v", step.name, procs, float64(n)/float64(all.Milliseconds()+1), longest)
+			t.Logf("%s by two at once, %d processors: %.0f per millisecond, the longest %v", step.name, procs,
+				float64(n)/float64(all.Milliseconds()+1), longest)
 		}
 	}
 }

@@ -42,8 +42,8 @@ func (c *Client) dropLocks(l *locks) {
 // Range is a range of bytes as on the wire: a length of all ones is to the end.
 type Range struct{ Offset, Length uint64 }
 
-// last is the last byte of the range. The length is not zero, and offset and length together fit into 64 bits (RFC 8881
-// section 18.10.3): only a range to the end has the last byte of all.
+// last is the last byte of the range. The length is not zero, and offset and length together fit
+// into 64 bits (RFC 8881 section 18.10.3): only a range to the end has the last byte of all.
 func (r Range) last() (uint64, bool) {
 	switch {
 	case r.Length == lock.ToEnd:

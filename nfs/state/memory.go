@@ -8,15 +8,17 @@ import (
 )
 
 // What clients can make the server remember is bounded in bytes, over all and for each host. A
-// session counts with all that its slots may retain, from the beginning: a granted reply cache is always
-// there. Everything else counts when it is made. The numbers are a little more than what the heap takes.
+// session counts with all that its slots may retain, from the beginning: a granted reply cache is
+// always there. Everything else counts when it is made. The numbers are a little more than what the
+// heap takes.
 //
 //	new hosts             7/8 of all; the rest is for hosts with mounts
 //	strangers together    1/64 of all; no export admits them
 //	one stranger's host   1/4 of that
 //	one session           1/8 of what is left, by fewer slots and smaller replies
 //
-// Before anybody is refused, clients go that have not confirmed their ID, and those whose lease has run out.
+// Before anybody is refused, clients go that have not confirmed their ID, and those whose lease has
+// run out.
 
 // Costs in bytes; strings of the client are added.
 const (
@@ -63,7 +65,8 @@ type account struct {
 	clients int64        // memory.mu guards it
 }
 
-// hostKey is a host: an address of IPv4, or a network of 64 bits, of which a host may have all addresses.
+// hostKey is a host: an address of IPv4, or a network of 64 bits, of which a host may have all
+// addresses.
 func hostKey(a netip.Addr) netip.Addr {
 	const prefix = 64
 	if a.Is6() {
@@ -208,8 +211,8 @@ func costOf(what any) int64 {
 
 func (o *seqOwner) cost() int64 { return int64(ownerCost + len(o.Name)) }
 
-// full reports whether the client can have no further state, for an owner with a name so long. Who asks is admitted by
-// an export. Call with mu held.
+// full reports whether the client can have no further state, for an owner with a name so long. Who
+// asks is admitted by an export. Call with mu held.
 func (c *Client) full(owner int) bool {
 	c.admitted()
 	return len(c.states) >= c.s.cfg.States || !c.room(int64(stateCost+owner))
@@ -236,9 +239,9 @@ func (ch *Channel) shrink(n int64) {
 	}
 }
 
-// relieve ends clients that have no claim to what they have, where a host is short of n bytes or has too many
-// clients: those that did not confirm their ID, and those whose lease has run out. It looks at all
-// clients, and therefore now and then. Call with no lock held.
+// relieve ends clients that have no claim to what they have, where a host is short of n bytes or
+// has too many clients: those that did not confirm their ID, and those whose lease has run out. It
+// looks at all clients, and therefore now and then. Call with no lock held.
 func (s *Server) relieve(now time.Time, a *account, stranger bool, n int64, except *Client) {
 	m := &s.mem
 	m.mu.Lock()
@@ -264,7 +267,8 @@ func (s *Server) relieve(now time.Time, a *account, stranger bool, n int64, exce
 	}
 }
 
-// MemoryInfo is what clients have made the server remember, in bytes, and how often there was no room.
+// MemoryInfo is what clients have made the server remember, in bytes, and how often there was no
+// room.
 type MemoryInfo struct {
 	Bytes, Limit int64
 	Refused      uint64

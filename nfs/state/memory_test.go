@@ -31,7 +31,10 @@ func comerAt(s *Server, i int) *comer {
 // exchange makes a client record, session a client with a session.
 func (c *comer) exchange(now time.Time) (Exchanged, nfs.Status) {
 	c.n++
-	return c.s.ExchangeID(now, &ExchangeID{Owner: fmt.Append(nil, "client ", c.n, " of ", c.from.Host), Verifier: verifier(1), Principal: root, From: c.from, Stranger: c.stranger})
+	return c.s.ExchangeID(now, &ExchangeID{
+		Owner:    fmt.Append(nil, "client ", c.n, " of ", c.from.Host),
+		Verifier: verifier(1), Principal: root, From: c.from, Stranger: c.stranger,
+	})
 }
 
 func (c *comer) session(now time.Time) (*Session, nfs.Status) {
@@ -39,7 +42,11 @@ func (c *comer) session(now time.Time) (*Session, nfs.Status) {
 	if st != nfs.OK {
 		return nil, st
 	}
-	made, st := c.s.CreateSession(now, &CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, From: c.from, Stranger: c.stranger, Minor: 1, Fore: wide})
+	made, st := c.s.CreateSession(now,
+		&CreateSession{
+			Client: got.Client, Sequence: got.Sequence, Principal: root, From: c.from, Stranger: c.stranger,
+			Minor: 1, Fore: wide,
+		})
 	if st != nfs.OK {
 		return nil, st
 	}
@@ -51,7 +58,10 @@ func (c *comer) fill(t *testing.T, now time.Time, x *Session, opens int) (opened
 	t.Helper()
 	reply := make([]byte, x.Fore.MaxCached)
 	for i := range x.Fore.MaxSlots {
-		u, v, st := c.s.Sequence(now, &Request{Session: x.ID, From: c.from, Slot: i, Sequence: 1, Digest: 1, Ops: 1, Minor: 1})
+		u, v, st := c.s.Sequence(now, &Request{
+			Session: x.ID, From: c.from, Slot: i, Sequence: 1, Digest: 1, Ops: 1,
+			Minor: 1,
+		})
 		if v != Execute || st != nfs.OK {
 			t.Fatal(v, st)
 		}
@@ -70,8 +80,8 @@ func (c *comer) fill(t *testing.T, now time.Time, x *Session, opens int) (opened
 	return opened
 }
 
-// TestMemoryOfOneHost: a host that makes as many clients as it can, with all that they can have, takes its
-// share of the heap and no more, and the others do not notice it.
+// TestMemoryOfOneHost: a host that makes as many clients as it can, with all that they can have,
+// takes its share of the heap and no more, and the others do not notice it.
 func TestMemoryOfOneHost(t *testing.T) {
 	const all, host = 64 << 20, 16 << 20
 	s := New(Config{Boot: 7, Memory: all, ClientMemory: host})
@@ -96,7 +106,8 @@ func TestMemoryOfOneHost(t *testing.T) {
 		opens += evil.fill(t, begin, x, 3)
 	}
 	took := int64(heap() - base)
-	t.Logf("%d sessions, the last with %d slots, %d opens, %d refused, %d bytes by the account, %d of the heap", sessions, last.Fore.MaxSlots, opens, refused, s.Memory().Bytes, took)
+	t.Logf("%d sessions, the last with %d slots, %d opens, %d refused, %d bytes by the account, %d of the heap", sessions,
+		last.Fore.MaxSlots, opens, refused, s.Memory().Bytes, took)
 	if refused == 0 || s.Memory().Refused == 0 {
 		t.Error("nothing was refused")
 	}
@@ -119,7 +130,8 @@ func TestMemoryOfOneHost(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// TestMemoryOfStrangers: hosts that no export admits get little, whatever their number, and what is for others stays.
+// TestMemoryOfStrangers: hosts that no export admits get little, whatever their number, and what is
+// for others stays.
 func TestMemoryOfStrangers(t *testing.T) {
 	const all = 64 << 20
 	s := New(Config{Boot: 7, Memory: all, ClientMemory: all})
@@ -188,7 +200,8 @@ func TestMemoryForMounts(t *testing.T) {
 	}
 }
 
-// TestMemoryOfSilentClients: who is silent for longer than his lease keeps what he has until others need the room.
+// TestMemoryOfSilentClients: who is silent for longer than his lease keeps what he has until others
+// need the room.
 func TestMemoryOfSilentClients(t *testing.T) {
 	const all = 16 << 20
 	s := New(Config{Boot: 7, Memory: all, ClientMemory: all})
@@ -224,7 +237,8 @@ func TestMemoryOfSilentClients(t *testing.T) {
 	}
 }
 
-// TestMemoryOfOwners: an owner string is forgotten with its only client, when there is no room for another.
+// TestMemoryOfOwners: an owner string is forgotten with its only client, when there is no room for
+// another.
 func TestMemoryOfOwners(t *testing.T) {
 	s := New(Config{Boot: 7, Clients: 1})
 	ask := func(owner string, v byte) nfs.Status {

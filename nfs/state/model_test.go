@@ -68,8 +68,9 @@ func randomAct(r *rand.Rand) act {
 		n += k.weight
 	}
 	a := act{
-		client: r.IntN(modelClients), owner: r.IntN(modelOwners), file: r.IntN(modelFiles), access: 1 + r.Uint32N(3), deny: r.Uint32N(10) / 7,
-		off: r.IntN(modelBytes), exclusive: r.IntN(2) == 0, wait: time.Duration(r.IntN(50)) * time.Second,
+		client: r.IntN(modelClients), owner: r.IntN(modelOwners), file: r.IntN(modelFiles), access: 1 + r.Uint32N(3),
+		deny: r.Uint32N(10) / 7,
+		off:  r.IntN(modelBytes), exclusive: r.IntN(2) == 0, wait: time.Duration(r.IntN(50)) * time.Second,
 	}
 	if a.deny == 1 {
 		a.deny += r.Uint32N(3)
@@ -130,7 +131,9 @@ func (m *model) expired(c *modelClient) bool { return m.now.Sub(c.seen) > modelL
 
 // pending reports whether somebody has something to reclaim that he may.
 func (m *model) pending() bool {
-	return m.now.Before(m.until) && slices.ContainsFunc(m.clients[:], func(c modelClient) bool { return len(c.before) > 0 && !(c.c != nil && c.complete) })
+	return m.now.Before(m.until) &&
+		slices.ContainsFunc(m.clients[:],
+			func(c modelClient) bool { return len(c.before) > 0 && !(c.c != nil && c.complete) })
 }
 
 // lost is a client without anything.
@@ -335,7 +338,10 @@ func (m *model) step(a *act) error {
 			if kind == 0 {
 				continue
 			}
-			id, _, st := c.c.Lock(m.now, &Lock{ByOpen: true, ID: got.ID, Owner: owner, File: f, Range: Range{uint64(b), 1}, Exclusive: kind == 2, Reclaim: true})
+			id, _, st := c.c.Lock(m.now, &Lock{
+				ByOpen: true, ID: got.ID, Owner: owner, File: f, Range: Range{uint64(b), 1},
+				Exclusive: kind == 2, Reclaim: true,
+			})
 			if err := one(st, nfs.OK); err != nil {
 				return fmt.Errorf("byte %d: %w", b, err)
 			}
@@ -347,7 +353,10 @@ func (m *model) step(a *act) error {
 			return nil
 		}
 		live, silent := m.inTheWay(c, a)
-		l := Lock{ByOpen: !o.locked, ID: o.id, Owner: owner, File: f, Range: Range{uint64(a.off), uint64(a.n)}, Exclusive: a.exclusive}
+		l := Lock{
+			ByOpen: !o.locked, ID: o.id, Owner: owner, File: f, Range: Range{uint64(a.off), uint64(a.n)},
+			Exclusive: a.exclusive,
+		}
 		if o.locked {
 			l.ID = o.lockID
 		}
@@ -401,7 +410,10 @@ func (m *model) step(a *act) error {
 		clear(o.bytes[a.off : a.off+a.n])
 	case "test":
 		live, silent := m.inTheWay(c, a)
-		_, st := c.c.TestLock(m.now, &Lock{Owner: owner, File: f, Range: Range{uint64(a.off), uint64(a.n)}, Exclusive: a.exclusive})
+		_, st := c.c.TestLock(m.now, &Lock{
+			Owner: owner, File: f, Range: Range{uint64(a.off), uint64(a.n)},
+			Exclusive: a.exclusive,
+		})
 		switch {
 		case grace:
 			return one(st, nfs.ErrGrace)
@@ -503,7 +515,8 @@ func (m *model) join(c *modelClient, i int, reboot bool) error {
 	if err := one(st, nfs.OK); err != nil {
 		return err
 	}
-	_, st = m.s.CreateSession(m.now, &CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, Fore: channel})
+	_, st = m.s.CreateSession(m.now,
+		&CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, Fore: channel})
 	if err := one(st, nfs.OK); err != nil {
 		return err
 	}
@@ -528,7 +541,8 @@ func (m *model) agree() error {
 				locks++
 			}
 			for b, kind := range o.bytes {
-				h, free := m.s.cfg.Locks.Test(testFile(byte(k.file+1)), lock.Lock{Owner: lock.Owner{Client: "nobody"}, Start: uint64(b), End: uint64(b), Exclusive: true})
+				h, free := m.s.cfg.Locks.Test(testFile(byte(k.file+1)),
+					lock.Lock{Owner: lock.Owner{Client: "nobody"}, Start: uint64(b), End: uint64(b), Exclusive: true})
 				if free && kind != 0 {
 					return fmt.Errorf("byte %d of file %d is free", b, k.file)
 				}

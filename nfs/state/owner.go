@@ -40,7 +40,8 @@ func (c *Client) lockedBy(l *locks, by *seqOwner) {
 	c.use(by)
 }
 
-// settled moves an open-owner into the set where it belongs: idle, pending or neither. Call with mu held.
+// settled moves an open-owner into the set where it belongs: idle, pending or neither. Call with mu
+// held.
 func (c *Client) settled(o *seqOwner) {
 	delete(c.v40.idle, o)
 	delete(c.v40.pending, o)
@@ -91,10 +92,10 @@ func (c *Client) forget(o *seqOwner) {
 	c.settled(o)
 }
 
-// reap ends open-owners that have had nothing open for a lease, and opens that were not confirmed for as
-// long. If the client has idleMax open-owners without an open, the half of them that was used least recently
-// ends too: a client that names a new owner in each OPEN does not grow without bound (RFC 7530 sections
-// 9.1.10 and 16.18.5). Call with mu held.
+// reap ends open-owners that have had nothing open for a lease, and opens that were not confirmed
+// for as long. If the client has idleMax open-owners without an open, the half of them that was
+// used least recently ends too: a client that names a new owner in each OPEN does not grow without
+// bound (RFC 7530 sections 9.1.10 and 16.18.5). Call with mu held.
 func (c *Client) reap(now time.Time) {
 	v, at := c.v40, now.UnixNano()
 	if at-v.Reaped > int64(c.s.cfg.Lease)/2 {

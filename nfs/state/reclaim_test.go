@@ -9,9 +9,10 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// TestManyReclaim: many clients of versions 4.1 and 4.0 come back after a restart. Those that had opens are remembered,
-// and each gets all of them back, in whatever order they come. Those that had none are not: they are refused no reclaim
-// that they could have asked for, may do what changes no state, and open files as soon as everybody is done.
+// TestManyReclaim: many clients of versions 4.1 and 4.0 come back after a restart. Those that had
+// opens are remembered, and each gets all of them back, in whatever order they come. Those that had
+// none are not: they are refused no reclaim that they could have asked for, may do what changes no
+// state, and open files as soon as everybody is done.
 func TestManyReclaim(t *testing.T) {
 	for _, n := range []int{100, 1000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) { manyReclaim(t, n, false) })
@@ -19,8 +20,8 @@ func TestManyReclaim(t *testing.T) {
 	}
 }
 
-// manyReclaim has a third of n clients without an open; of the others each has files of its own, and one that all
-// share. Every other one is of version 4.0, if there are any.
+// manyReclaim has a third of n clients without an open; of the others each has files of its own,
+// and one that all share. Every other one is of version 4.0, if there are any.
 func manyReclaim(t *testing.T, n int, with40 bool) {
 	now := begin
 	var d disk

@@ -45,8 +45,8 @@ func (r *restorer) shiftTime(at time.Time) time.Time {
 	return at.Add(r.delta)
 }
 
-// Restore makes a server without clients go on from a snapshot: with the same boot, grace period and
-// clients. The lock table has been restored before. After an error the server must not be used.
+// Restore makes a server without clients go on from a snapshot: with the same boot, grace period
+// and clients. The lock table has been restored before. After an error the server must not be used.
 func (s *Server) Restore(data []byte, now time.Time, funcs RestoreFuncs) (err error) {
 	if len(s.clients) > 0 {
 		return errors.New("state of version 4 can be handed over to a server without clients only")

@@ -10,16 +10,16 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// In version 4.0 each request of an owner that opens or locks has a seqid, and the server caches the last
-// answer of each owner. So a request that the client sends again is executed once, over any transport
-// and any number of connections (RFC 7530 sections 9.1.7 to 9.1.11):
+// In version 4.0 each request of an owner that opens or locks has a seqid, and the server caches
+// the last answer of each owner. So a request that the client sends again is executed once, over
+// any transport and any number of connections (RFC 7530 sections 9.1.7 to 9.1.11):
 //
 //	seqid = last + 1                executed
 //	seqid = last, same arguments    answered from the cache
 //	other                           NFS4ERR_BAD_SEQID
 //
-// The first OPEN of an owner has any seqid, and the client confirms it by OPEN_CONFIRM: it may be an old
-// request that the network delivers late.
+// The first OPEN of an owner has any seqid, and the client confirms it by OPEN_CONFIRM: it may be
+// an old request that the network delivers late.
 
 // seqOwner is an open-owner or a lock-owner of version 4.0.
 type seqOwner struct {
@@ -27,8 +27,8 @@ type seqOwner struct {
 	Name string
 	open bool // it is an open-owner
 
-	// turn is held by the request that is being executed. It is taken before every other lock. The turn
-	// of an open-owner is taken before that of a lock-owner.
+	// turn is held by the request that is being executed. It is taken before every other lock. The
+	// turn of an open-owner is taken before that of a lock-owner.
 	turn sync.Mutex
 
 	// The client's mu guards these.
@@ -197,8 +197,8 @@ func (t *Turn) Locker(owner []byte, seq uint32) nfs.Status {
 	}
 }
 
-// take waits for an owner's turn. It reports false, with no lock held, if the owner has ended meanwhile.
-// Call with mu held; take releases mu while it waits.
+// take waits for an owner's turn. It reports false, with no lock held, if the owner has ended
+// meanwhile. Call with mu held; take releases mu while it waits.
 func (c *Client) take(o *seqOwner) bool {
 	o.busy++
 	c.mu.Unlock()
@@ -222,8 +222,8 @@ func (c *Client) drop(o *seqOwner) {
 // (RFC 7530 section 9.1.3), or 0, as clients have it that just count.
 func follows(seq, last uint32) bool { return seq == last+1 || seq == 1 && last == 1<<32-1 }
 
-// advances reports whether a request with this status uses up the owner's seqid. The client knows the
-// same list (RFC 7530 section 9.1.7): if the two disagree, every further request is BAD_SEQID.
+// advances reports whether a request with this status uses up the owner's seqid. The client knows
+// the same list (RFC 7530 section 9.1.7): if the two disagree, every further request is BAD_SEQID.
 func advances(st nfs.Status) bool {
 	switch st {
 	case nfs.ErrStaleClientID, nfs.ErrStaleStateID, nfs.ErrBadStateID, nfs.ErrBadSeqID, nfs.ErrBadXDR, nfs.ErrResource,

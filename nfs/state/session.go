@@ -89,9 +89,10 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 		if c.expired(now) {
 			return Created{}, nfs.ErrStaleClientID
 		}
-		// The client is to name its verifier in an EXCHANGE_ID first. The Linux client does so after DELAY where it
-		// replaces a session (nfs4_reset_session), but not where CREATE_SESSION follows an EXCHANGE_ID
-		// (nfs41_init_clientid): then it gets on when its lease has run out. STALE_CLIENTID would cost it its locks.
+		// The client is to name its verifier in an EXCHANGE_ID first. The Linux client does so after
+		// DELAY where it replaces a session (nfs4_reset_session), but not where CREATE_SESSION follows an
+		// EXCHANGE_ID (nfs41_init_clientid): then it gets on when its lease has run out. STALE_CLIENTID
+		// would cost it its locks.
 		return Created{}, nfs.ErrJukebox
 	}
 	s.relieve(now, c.account, a.Stranger, a.Fore.cost(), c)

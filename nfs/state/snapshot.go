@@ -23,8 +23,8 @@ import (
 //
 // gob writes the exported fields of a struct and skips the others. So the structs of this package
 // export what a successor needs (open, locks, delegRecord, seqOwner, v40, slot, ...), and links
-// between them are unexported; Restore makes the links again. A struct named saved... stands for one
-// that gob cannot write: with atomics, connections, or a lock of its own.
+// between them are unexported; Restore makes the links again. A struct named saved... stands for
+// one that gob cannot write: with atomics, connections, or a lock of its own.
 //
 // The successor may be a newer build. Fields may be added: a field that the stream does not have is
 // zero, and an unknown one is skipped. A field whose type has changed makes Restore fail.
@@ -173,9 +173,9 @@ type savedPath struct {
 // errBusy is the error of a snapshot in the middle of a request.
 var errBusy = errors.New("a request of version 4 is still being executed")
 
-// Snapshot returns the state of the server. The caller has stopped all requests before: a request in
-// execution makes Snapshot fail. A callback in flight is described as one whose reply was lost. The
-// byte-range locks themselves are in the snapshot of the lock table.
+// Snapshot returns the state of the server. The caller has stopped all requests before: a request
+// in execution makes Snapshot fail. A callback in flight is described as one whose reply was lost.
+// The byte-range locks themselves are in the snapshot of the lock table.
 func (s *Server) Snapshot(now time.Time, funcs SnapshotFuncs) ([]byte, error) {
 	var b bytes.Buffer
 	enc := gob.NewEncoder(&b)

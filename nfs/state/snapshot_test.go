@@ -27,7 +27,10 @@ func (d *disk) successor(s *Server, now time.Time) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := New(Config{Boot: 4711, Lease: s.cfg.Lease, Locks: locks, Known: d.list, GraceUntil: now.Add(90 * time.Second), Journal: d})
+	next := New(Config{
+		Boot: 4711, Lease: s.cfg.Lease, Locks: locks, Known: d.list, GraceUntil: now.Add(90 * time.Second),
+		Journal: d,
+	})
 	if b, err = s.Snapshot(now, SnapshotFuncs{}); err == nil {
 		err = next.Restore(b, now, RestoreFuncs{})
 	}
@@ -116,8 +119,13 @@ func fullServer(t testing.TB) (*Server, *wire) {
 	for i, name := range []string{"one", "two"} {
 		got, st := s.ExchangeID(begin, &ExchangeID{Owner: []byte(name), Verifier: verifier(1), Principal: user})
 		must(st)
-		back := NewBackchannel(Channel{MaxRequest: 4096, MaxResponse: 4096, MaxOps: 8, MaxSlots: 2}, 0x40000000, &rpc.Cred{Flavor: rpc.AuthSys, Machine: "m", Groups: []uint32{4}})
-		_, st = s.CreateSession(begin, &CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: user, Minor: 2, Fore: channel, Back: back, Path: w.path()})
+		back := NewBackchannel(Channel{MaxRequest: 4096, MaxResponse: 4096, MaxOps: 8, MaxSlots: 2}, 0x40000000,
+			&rpc.Cred{Flavor: rpc.AuthSys, Machine: "m", Groups: []uint32{4}})
+		_, st = s.CreateSession(begin,
+			&CreateSession{
+				Client: got.Client, Sequence: got.Sequence, Principal: user, Minor: 2, Fore: channel, Back: back,
+				Path: w.path(),
+			})
 		must(st)
 		c, _ := s.Client(got.Client)
 		must(c.ReclaimComplete())
@@ -134,7 +142,10 @@ func fullServer(t testing.TB) (*Server, *wire) {
 			t.Fatal(why)
 		}
 		c.Leased(d.ID, f, func() { w.left++ })
-		_, _, st = c.Lock(begin, &Lock{ByOpen: true, ID: o.ID, Owner: []byte("l"), File: f, Range: Range{0, 10}, Exclusive: true})
+		_, _, st = c.Lock(begin, &Lock{
+			ByOpen: true, ID: o.ID, Owner: []byte("l"), File: f, Range: Range{0, 10},
+			Exclusive: true,
+		})
 		must(st)
 		x, ok := c.Offload(f, Origin{Slot: 1, Sequence: 9})
 		if !ok {
@@ -183,7 +194,8 @@ func fullServer(t testing.TB) (*Server, *wire) {
 
 	must(s.Reserve(begin, testFile(40), lock.Owner{Client: "dos", ID: "x"}, netip.MustParseAddr("192.0.2.7"), Read, Write))
 	full40(t, s, w)
-	if _, st := s.ExchangeID(begin, &ExchangeID{Owner: []byte("one"), Verifier: verifier(2), Principal: user}); st != nfs.OK {
+	if _, st := s.ExchangeID(begin,
+		&ExchangeID{Owner: []byte("one"), Verifier: verifier(2), Principal: user}); st != nfs.OK {
 		t.Fatal(st)
 	}
 	return s, w
@@ -197,7 +209,10 @@ func full40(t testing.TB, s *Server, w *wire) {
 			t.Fatal(st)
 		}
 	}
-	cb := Callback{Program: 0x40000001, Ident: 3, Netid: "tcp", Addr: "10.0.0.1.2.3", To: netip.MustParseAddrPort("10.0.0.1:515"), Cred: &rpc.Cred{UID: 4}}
+	cb := Callback{
+		Program: 0x40000001, Ident: 3, Netid: "tcp", Addr: "10.0.0.1.2.3",
+		To: netip.MustParseAddrPort("10.0.0.1:515"), Cred: &rpc.Cred{UID: 4},
+	}
 	a := &SetClientID{Owner: []byte("four"), Verifier: verifier(1), Principal: user, Callback: cb}
 	got, st := s.SetClientID(begin, a)
 	must(st)
@@ -365,7 +380,8 @@ func TestSnapshot(t *testing.T) {
 		next.remove(c)
 	}
 	if w.left != 2 || next.Offloads() != 0 || next.delegs.all.Load() != 0 || next.delegs.writes.Load() != 0 {
-		t.Errorf("%d leases were given up; %d copies, %d delegations are left", w.left, next.Offloads(), next.delegs.all.Load())
+		t.Errorf("%d leases were given up; %d copies, %d delegations are left", w.left, next.Offloads(),
+			next.delegs.all.Load())
 	}
 	if n := next.Memory().Bytes; n != 0 {
 		t.Errorf("%d bytes are left", n)
@@ -475,7 +491,8 @@ func TestSnapshot40(t *testing.T) {
 	}
 	tn.End(&Answer{Status: nfs.OK})
 	for num := range c.v40.closed {
-		if tn, r, st := c.BeginState(begin, c.stateid(num, 3), OfOpen, 7, 77); tn != nil || st != nfs.OK || string(r.Result) != "done" {
+		if tn, r, st := c.BeginState(begin, c.stateid(num, 3), OfOpen, 7, 77); tn != nil || st != nfs.OK ||
+			string(r.Result) != "done" {
 			t.Errorf("CLOSE again: %v %+v %v", tn, r, st)
 		}
 	}
@@ -487,7 +504,8 @@ func TestSnapshot40(t *testing.T) {
 	}
 }
 
-// TestSnapshotEmptyOwner: an owner of version 4.0 may have an empty name (open_owner4 is opaque<1024>).
+// TestSnapshotEmptyOwner: an owner of version 4.0 may have an empty name (open_owner4 is
+// opaque<1024>).
 func TestSnapshotEmptyOwner(t *testing.T) {
 	s := New(Config{Boot: 7, Lease: 90 * time.Second})
 	got, _ := s.SetClientID(begin, &SetClientID{Owner: []byte("four"), Verifier: verifier(1), Principal: user})

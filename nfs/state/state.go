@@ -1,7 +1,8 @@
-// Package state is the state that a server of NFS version 4 has of its clients: client records, sessions
-// with their slots in both directions, opens with share reservations, delegations, and the stateids of
-// these and of byte-range locks (RFC 8881 sections 2.10, 8, 9 and 10.4). The locks themselves are in
-// package lock, together with those of version 3. The package does no IO, and callers pass the time.
+// Package state is the state that a server of NFS version 4 has of its clients: client records,
+// sessions with their slots in both directions, opens with share reservations, delegations, and the
+// stateids of these and of byte-range locks (RFC 8881 sections 2.10, 8, 9 and 10.4). The locks
+// themselves are in package lock, together with those of version 3. The package does no IO, and
+// callers pass the time.
 //
 // Methods may be called from any goroutine. The lock order is
 //
@@ -13,8 +14,8 @@
 //	grace.frozen, grace.mu             the list of clients that may reclaim
 //	Backchannel.mu, Path.mu, memory.mu
 //
-// SEQUENCE takes the lock of a shard of sessions and that of its session. An operation on an open takes
-// the lock of its client and, where share reservations count, that of a shard of files.
+// SEQUENCE takes the lock of a shard of sessions and that of its session. An operation on an open
+// takes the lock of its client and, where share reservations count, that of a shard of files.
 //
 // A client of version 4.0 has owners with sequence numbers and their last answers, and one path for
 // callbacks, instead of sessions (RFC 7530 sections 9 and 10.2).
@@ -22,8 +23,9 @@
 // An open takes about 500 bytes, a lock stateid with its lock 600, a client with a session 1000
 // (TestMillion), and each slot that was used its cached reply.
 //
-// The server is courteous: a client whose lease has run out keeps its state until another client wants
-// a part of it, or until there is no room. Then all of its state ends at once, sessions included.
+// The server is courteous: a client whose lease has run out keeps its state until another client
+// wants a part of it, or until there is no room. Then all of its state ends at once, sessions
+// included.
 package state
 
 import (
@@ -64,9 +66,11 @@ type Config struct {
 	// Clients bounds the client records, Sessions the sessions of one client, States
 	// the opens and lock stateids of one client.
 	Clients, Sessions, States int
-	// Memory bounds what clients can make the server remember, in bytes, ClientMemory that of one host.
+	// Memory bounds what clients can make the server remember, in bytes, ClientMemory that of one
+	// host.
 	Memory, ClientMemory int64
-	// Changed is called for clients that were confirmed or have ended. It must not wait. It may be nil.
+	// Changed is called for clients that were confirmed or have ended. It must not wait. It may be
+	// nil.
 	Changed func(Change, ClientInfo)
 	// Denied is called for requests that name a client ID or session of another client. It must not
 	// wait. It may be nil.
@@ -217,8 +221,8 @@ func New(cfg Config) *Server {
 // Lease is how long a client may be silent.
 func (s *Server) Lease() time.Duration { return s.cfg.Lease }
 
-// SessionID is a sessionid4: Config.Boot and 96 random bits. Whoever knows it may bind a connection to
-// the session, so that nobody must be able to guess it.
+// SessionID is a sessionid4: Config.Boot and 96 random bits. Whoever knows it may bind a connection
+// to the session, so that nobody must be able to guess it.
 type SessionID [16]byte
 
 func (s *Server) sessionID() (id SessionID) {
@@ -259,8 +263,8 @@ func (s *Server) Counts() (n Counts) {
 	return n
 }
 
-// client finds a client by its ID. It returns nil for an ID of an earlier start, and for a client that
-// has ended: the client ID is stale in both cases.
+// client finds a client by its ID. It returns nil for an ID of an earlier start, and for a client
+// that has ended: the client ID is stale in both cases.
 func (s *Server) client(id uint64) *Client {
 	if uint32(id>>32) != s.cfg.Boot {
 		return nil

@@ -45,7 +45,8 @@ func join(t testing.TB, s *Server, now time.Time, owner string) (*Client, *Sessi
 	if st != nfs.OK {
 		t.Fatal(st)
 	}
-	made, st := s.CreateSession(now, &CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, Minor: 1, Fore: channel})
+	made, st := s.CreateSession(now,
+		&CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, Minor: 1, Fore: channel})
 	if st != nfs.OK {
 		t.Fatal(st)
 	}
@@ -113,19 +114,24 @@ func TestExchangeID(t *testing.T) {
 				now = now.Add(91 * time.Second)
 			}
 		}
-		got, st := s.ExchangeID(now, &ExchangeID{Owner: []byte("o"), Verifier: verifier(c.ask.verf), Principal: c.ask.who, Update: c.ask.update})
+		got, st := s.ExchangeID(now, &ExchangeID{
+			Owner: []byte("o"), Verifier: verifier(c.ask.verf), Principal: c.ask.who,
+			Update: c.ask.update,
+		})
 		if st != c.want || st == nfs.OK && (got.Client == before) != c.same || got.Confirmed != c.same {
 			t.Errorf("%s: %+v %v, before it was %x", c.name, got, st, before)
 		}
 		// Case 3: the record of before is gone at once, with its sessions and opens.
 		if st == nfs.OK && c.ask.who != root && c.state != "unconfirmed" {
-			if _, st := s.CreateSession(now, &CreateSession{Client: before, Sequence: 2, Principal: root, Minor: 1, Fore: channel}); st != nfs.ErrStaleClientID {
+			if _, st := s.CreateSession(now,
+				&CreateSession{Client: before, Sequence: 2, Principal: root, Minor: 1, Fore: channel}); st != nfs.ErrStaleClientID {
 				t.Errorf("%s: a session of the client of before: %v", c.name, st)
 			}
 			if n := s.Counts(); n != (Counts{Clients: 1}) {
 				t.Errorf("%s: %+v", c.name, n)
 			}
-			made, st := s.CreateSession(now, &CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: user, Minor: 1, Fore: channel})
+			made, st := s.CreateSession(now,
+				&CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: user, Minor: 1, Fore: channel})
 			if st != nfs.OK || s.Session(made.ID) == nil {
 				t.Errorf("%s: a session of the new client: %v", c.name, st)
 			}
@@ -133,7 +139,8 @@ func TestExchangeID(t *testing.T) {
 	}
 }
 
-// TestUnconfirmed: a client that is not confirmed within its lease is gone, whether or not anybody else comes.
+// TestUnconfirmed: a client that is not confirmed within its lease is gone, whether or not anybody
+// else comes.
 func TestUnconfirmed(t *testing.T) {
 	at := begin.Add(90*time.Second + 1)
 	s := testServer()
@@ -141,7 +148,10 @@ func TestUnconfirmed(t *testing.T) {
 	late, _ := s.ExchangeID(begin, &ExchangeID{Owner: []byte("late"), Verifier: verifier(1), Principal: root})
 	four, _ := s.SetClientID(begin, &SetClientID{Owner: []byte("four"), Verifier: verifier(1), Principal: root})
 	create := func(x Exchanged, now time.Time) nfs.Status {
-		_, st := s.CreateSession(now, &CreateSession{Client: x.Client, Sequence: x.Sequence, Principal: root, Minor: 1, Fore: channel})
+		_, st := s.CreateSession(now, &CreateSession{
+			Client: x.Client, Sequence: x.Sequence, Principal: root, Minor: 1,
+			Fore: channel,
+		})
 		return st
 	}
 	if st := create(early, begin.Add(90*time.Second)); st != nfs.OK {
@@ -194,7 +204,8 @@ func TestRestartedClient(t *testing.T) {
 	if st := try(); st != nfs.ErrShareDenied {
 		t.Errorf("before the new client is confirmed: %v", st)
 	}
-	if _, st := s.CreateSession(begin, &CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, Fore: channel}); st != nfs.OK {
+	if _, st := s.CreateSession(begin,
+		&CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, Fore: channel}); st != nfs.OK {
 		t.Fatal(st)
 	}
 	if st := try(); st != nfs.OK {
@@ -297,7 +308,10 @@ func TestSlots(t *testing.T) {
 		{name: "first much later", seq: 1, digest: 1, want: nfs.ErrSeqMisordered},
 		{name: "third, begun", seq: 3, digest: 3, reply: "-"},
 		{name: "third again where it must not wait", seq: 3, digest: 3, verdict: Wait},
-		{name: "third meanwhile, other content", seq: 3, digest: 4, mod: func(r *Request) { r.MayWait = true }, want: nfs.ErrJukebox},
+		{
+			name: "third meanwhile, other content", seq: 3, digest: 4, mod: func(r *Request) { r.MayWait = true },
+			want: nfs.ErrJukebox,
+		},
 		{name: "fourth meanwhile", seq: 4, digest: 4, want: nfs.ErrSeqMisordered},
 		{name: "second meanwhile", seq: 2, digest: 2, want: nfs.ErrSeqMisordered},
 		{name: "another slot meanwhile", seq: 1, slot: 3, digest: 1, reply: "other"},
@@ -503,8 +517,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// sameOwner opens a file twice for one owner. What it denies it denies itself, and what it denies must
-// not be what it has opened (RFC 8881 section 9.7); what is refused changes nothing.
+// sameOwner opens a file twice for one owner. What it denies it denies itself, and what it denies
+// must not be what it has opened (RFC 8881 section 9.7); what is refused changes nothing.
 func sameOwner(t *testing.T, a, d, b, e uint32) {
 	t.Helper()
 	s := testServer()
@@ -643,7 +657,10 @@ func TestLocks(t *testing.T) {
 		{"of another owner of the client", c, byOpen(mine, "y", Range{0, 1}, true), nfs.ErrDenied},
 		{"of length 0", c, byOpen(mine, "x", Range{0, 0}, true), nfs.ErrInval},
 		{"beyond 64 bits", c, byOpen(mine, "x", Range{3, lock.ToEnd - 1}, true), nfs.ErrInval},
-		{"to the last byte but not to the end", c, byOpen(mine, "x", Range{1 << 40, lock.ToEnd - 1<<40 + 1}, true), nfs.ErrInval},
+		{
+			"to the last byte but not to the end", c, byOpen(mine, "x", Range{1 << 40, lock.ToEnd - 1<<40 + 1}, true),
+			nfs.ErrInval,
+		},
 		{"to the last byte but one", c, byOpen(mine, "x", Range{1 << 40, lock.ToEnd - 1<<40}, true), nfs.OK},
 		{"exclusive on what is open for reading", c, byOpen(readOnly, "z", Range{50, 1}, true), nfs.ErrOpenMode},
 		{"of an unknown open", c, byOpen(Stateid{Seq: 1, Other: mine.Other}, "z", Range{50, 1}, true), nfs.OK},
@@ -656,7 +673,8 @@ func TestLocks(t *testing.T) {
 		if (holder != nil) != (st == nfs.ErrDenied) {
 			t.Errorf("%s: %+v", x.name, holder)
 		}
-		if holder != nil && (holder.Client != c.ID || holder.Owner != "x" || !holder.Exclusive || holder.Range != Range{0, 10}) {
+		if holder != nil && (holder.Client != c.ID || holder.Owner != "x" || !holder.Exclusive ||
+			holder.Range != Range{0, 10}) {
 			t.Errorf("%s: held by %+v", x.name, holder)
 		}
 	}
@@ -664,7 +682,8 @@ func TestLocks(t *testing.T) {
 	if st := c.FreeStateid(id); st != nfs.ErrLocksHeld {
 		t.Errorf("freed with locks: %v", st)
 	}
-	if holder, st := d.TestLock(begin, byOpen(his, "x", Range{5, 1}, false)); st != nfs.ErrDenied || holder.Client != c.ID {
+	if holder, st := d.TestLock(begin, byOpen(his, "x", Range{5, 1}, false)); st != nfs.ErrDenied ||
+		holder.Client != c.ID {
 		t.Errorf("test: %+v %v", holder, st)
 	}
 	if holder, st := c.TestLock(begin, byOpen(mine, "x", Range{5, 1}, false)); st != nfs.OK || holder != nil {
@@ -677,7 +696,10 @@ func TestLocks(t *testing.T) {
 		}
 		id = next
 	}
-	if _, st := c.Unlock(&Lock{ID: Stateid{Seq: id.Seq - 1, Other: id.Other}, File: fileA, Range: Range{0, 1}}); st != nfs.ErrOldStateID {
+	if _, st := c.Unlock(&Lock{
+		ID: Stateid{Seq: id.Seq - 1, Other: id.Other}, File: fileA,
+		Range: Range{0, 1},
+	}); st != nfs.ErrOldStateID {
 		t.Errorf("unlock by an old stateid: %v", st)
 	}
 	if st := c.FreeStateid(id); st != nfs.OK {
@@ -704,11 +726,17 @@ func TestCourtesy(t *testing.T) {
 	late := begin.Add(91 * time.Second)
 	c, x := join(t, s, begin, "silent")
 	got, _ := c.Open(begin, &Open{Owner: []byte("p"), File: fileA, Access: Both, Deny: Write})
-	if _, _, st := c.Lock(begin, &Lock{ByOpen: true, ID: got.ID, Owner: []byte("l"), File: fileA, Range: Range{0, 1}, Exclusive: true}); st != nfs.OK {
+	if _, _, st := c.Lock(begin, &Lock{
+		ByOpen: true, ID: got.ID, Owner: []byte("l"), File: fileA, Range: Range{0, 1},
+		Exclusive: true,
+	}); st != nfs.OK {
 		t.Fatal(st)
 	}
 	kept, _ := c.Open(begin, &Open{Owner: []byte("p"), File: fileB, Access: Both})
-	if _, _, st := c.Lock(begin, &Lock{ByOpen: true, ID: kept.ID, Owner: []byte("l"), File: fileB, Range: Range{0, 1}, Exclusive: true}); st != nfs.OK {
+	if _, _, st := c.Lock(begin, &Lock{
+		ByOpen: true, ID: kept.ID, Owner: []byte("l"), File: fileB, Range: Range{0, 1},
+		Exclusive: true,
+	}); st != nfs.OK {
 		t.Fatal(st)
 	}
 	d, y := join(t, s, late, "other")
@@ -731,7 +759,8 @@ func TestCourtesy(t *testing.T) {
 		t.Error("the session is still there")
 	}
 	o, _ := d.Open(late, &Open{Owner: []byte("p"), File: fileB, Access: Write})
-	if _, holder, st := d.Lock(late, &Lock{ByOpen: true, ID: o.ID, Owner: []byte("l"), File: fileB, Range: Range{0, 1}, Exclusive: true}); st != nfs.OK {
+	if _, holder, st := d.Lock(late,
+		&Lock{ByOpen: true, ID: o.ID, Owner: []byte("l"), File: fileB, Range: Range{0, 1}, Exclusive: true}); st != nfs.OK {
 		t.Errorf("the lock: %+v %v", holder, st)
 	}
 	// A call renews the lease.
@@ -742,10 +771,12 @@ func TestCourtesy(t *testing.T) {
 	}
 	u.Finish(nil)
 	e, _ := join(t, s, later.Add(80*time.Second), "third")
-	if _, st := e.Open(later.Add(80*time.Second), &Open{Owner: []byte("p"), File: fileB, Access: Read, Deny: Write}); st != nfs.ErrShareDenied {
+	if _, st := e.Open(later.Add(80*time.Second),
+		&Open{Owner: []byte("p"), File: fileB, Access: Read, Deny: Write}); st != nfs.ErrShareDenied {
 		t.Errorf("against a client that was heard of: %v", st)
 	}
-	if holder, st := e.TestLock(later.Add(91*time.Second), &Lock{Owner: []byte("l"), File: fileB, Range: Range{0, 1}}); st != nfs.OK {
+	if holder, st := e.TestLock(later.Add(91*time.Second),
+		&Lock{Owner: []byte("l"), File: fileB, Range: Range{0, 1}}); st != nfs.OK {
 		t.Errorf("against a silent one: %+v %v", holder, st)
 	}
 }
@@ -758,7 +789,10 @@ func TestOtherProtocols(t *testing.T) {
 	c, _ := join(t, s, begin, "one")
 	got, _ := c.Open(begin, &Open{Owner: []byte("p"), File: fileA, Access: Both})
 	ask := func() nfs.Status {
-		_, _, st := c.Lock(begin, &Lock{ByOpen: true, ID: got.ID, Owner: []byte("l"), File: fileA, Range: Range{0, 1}, Exclusive: true})
+		_, _, st := c.Lock(begin, &Lock{
+			ByOpen: true, ID: got.ID, Owner: []byte("l"), File: fileA, Range: Range{0, 1},
+			Exclusive: true,
+		})
 		return st
 	}
 	test := Lock{Owner: []byte("l"), File: fileA, Range: Range{0, 1}, Exclusive: true}
@@ -800,7 +834,10 @@ func TestDropExport(t *testing.T) {
 	other.Export = 2
 	for _, f := range []lock.File{fileA, fileB, other} {
 		got, _ := c.Open(begin, &Open{Owner: []byte("p"), File: f, Access: Both})
-		if _, _, st := c.Lock(begin, &Lock{ByOpen: true, ID: got.ID, Owner: []byte("l"), File: f, Range: Range{0, 1}, Exclusive: true}); st != nfs.OK {
+		if _, _, st := c.Lock(begin, &Lock{
+			ByOpen: true, ID: got.ID, Owner: []byte("l"), File: f, Range: Range{0, 1},
+			Exclusive: true,
+		}); st != nfs.OK {
 			t.Fatal(st)
 		}
 	}
@@ -863,7 +900,10 @@ func TestReclaimComplete(t *testing.T) {
 	if _, st := s.Client(got.Client); st != nfs.ErrStaleClientID {
 		t.Errorf("not confirmed: %v", st)
 	}
-	_, _ = s.CreateSession(begin, &CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, Fore: channel})
+	_, _ = s.CreateSession(begin, &CreateSession{
+		Client: got.Client, Sequence: got.Sequence, Principal: root,
+		Fore: channel,
+	})
 	c, _ := s.Client(got.Client)
 	ask := func() nfs.Status {
 		_, st := c.Open(begin, &Open{Owner: []byte("p"), File: fileA, Access: Read})
@@ -902,7 +942,8 @@ func TestBounds(t *testing.T) {
 		}
 	}
 	for i, want := range []nfs.Status{nfs.OK, nfs.ErrJukebox} {
-		if _, st := s.CreateSession(begin, &CreateSession{Client: c.ID, Sequence: uint32(2 + i), Principal: root, Fore: channel}); st != want {
+		if _, st := s.CreateSession(begin,
+			&CreateSession{Client: c.ID, Sequence: uint32(2 + i), Principal: root, Fore: channel}); st != want {
 			t.Errorf("session %d: %v", i+2, st)
 		}
 	}
@@ -930,12 +971,19 @@ func TestRandomClients(t *testing.T) {
 			var ids []Stateid
 			for i := range 3000 {
 				if c == nil || rnd.IntN(200) == 0 {
-					got, st := s.ExchangeID(now, &ExchangeID{Owner: []byte(fmt.Sprint(g)), Verifier: verifier(byte(i)), Principal: root})
+					got, st := s.ExchangeID(now, &ExchangeID{
+						Owner: []byte(fmt.Sprint(g)), Verifier: verifier(byte(i)),
+						Principal: root,
+					})
 					if st != nfs.OK {
 						t.Errorf("EXCHANGE_ID: %v", st)
 						return
 					}
-					if _, st := s.CreateSession(now, &CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, Fore: channel}); st == nfs.ErrStaleClientID {
+					if _, st := s.CreateSession(now,
+						&CreateSession{
+							Client: got.Client, Sequence: got.Sequence, Principal: root,
+							Fore: channel,
+						}); st == nfs.ErrStaleClientID {
 						continue // their clocks differ: another one took it for silent
 					} else if st != nfs.OK {
 						t.Errorf("CREATE_SESSION: %v", st)
@@ -953,7 +1001,10 @@ func TestRandomClients(t *testing.T) {
 				f := testFile(byte(rnd.IntN(3)))
 				switch rnd.IntN(5) {
 				case 0, 1:
-					got, st := c.Open(now, &Open{Owner: []byte{byte(rnd.IntN(2))}, File: f, Access: uint32(1 + rnd.IntN(3)), Deny: uint32(rnd.IntN(8) / 5)})
+					got, st := c.Open(now, &Open{
+						Owner: []byte{byte(rnd.IntN(2))}, File: f, Access: uint32(1 + rnd.IntN(3)),
+						Deny: uint32(rnd.IntN(8) / 5),
+					})
 					if st == nfs.OK {
 						ids = append(ids, got.ID)
 					}
@@ -963,7 +1014,10 @@ func TestRandomClients(t *testing.T) {
 					}
 				case 3:
 					if len(ids) > 0 {
-						_, _, _ = c.Lock(now, &Lock{ByOpen: true, ID: Stateid{Other: ids[rnd.IntN(len(ids))].Other}, Owner: []byte{byte(rnd.IntN(2))}, File: f, Range: Range{uint64(rnd.IntN(10)), 5}, Exclusive: rnd.IntN(2) == 0})
+						_, _, _ = c.Lock(now, &Lock{
+							ByOpen: true, ID: Stateid{Other: ids[rnd.IntN(len(ids))].Other},
+							Owner: []byte{byte(rnd.IntN(2))}, File: f, Range: Range{uint64(rnd.IntN(10)), 5}, Exclusive: rnd.IntN(2) == 0,
+						})
 					}
 				case 4:
 					_ = c.IO(now, Anonymous, f, true)

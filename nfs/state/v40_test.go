@@ -78,7 +78,8 @@ func TestOwnersForgotten(t *testing.T) {
 		now = now.Add(time.Millisecond)
 	}
 	v := c.v40
-	if n := len(v.openOwners); n > idleMax || n < idleMax/2 || len(v.idle) != n || len(v.closed) != n || len(c.states) != 0 {
+	if n := len(v.openOwners); n > idleMax || n < idleMax/2 || len(v.idle) != n || len(v.closed) != n ||
+		len(c.states) != 0 {
 		t.Errorf("%d open-owners, %d idle, %d closed, %d states", n, len(v.idle), len(v.closed), len(c.states))
 	}
 	// The last ones are those that are there, and are known: the next number is theirs.
@@ -106,7 +107,8 @@ func TestOwnersForgotten(t *testing.T) {
 	now = now.Add(s.Lease() + time.Second)
 	opens40(t, c, now, "new", 1, testFile(4))
 	if len(v.openOwners) != 2 || len(v.pending) != 1 || len(v.idle) != 0 || len(c.opens) != 2 || len(v.closed) != 0 {
-		t.Errorf("%d open-owners, %d to be confirmed, %d idle, %d opens, %d closed", len(v.openOwners), len(v.pending), len(v.idle), len(c.opens), len(v.closed))
+		t.Errorf("%d open-owners, %d to be confirmed, %d idle, %d opens, %d closed", len(v.openOwners), len(v.pending),
+			len(v.idle), len(c.opens), len(v.closed))
 	}
 	// Lock-owners.
 	seq := uint32(2)
@@ -117,7 +119,10 @@ func TestOwnersForgotten(t *testing.T) {
 			if st := turn.Locker(owner, 1); st != nfs.OK {
 				return st
 			}
-			_, _, st := c.Lock(now, &Lock{ByOpen: true, ID: kept, Owner: owner, File: testFile(2), Range: Range{uint64(i), 1}, Turn: turn})
+			_, _, st := c.Lock(now, &Lock{
+				ByOpen: true, ID: kept, Owner: owner, File: testFile(2), Range: Range{uint64(i), 1},
+				Turn: turn,
+			})
 			return st
 		})
 	}
@@ -226,7 +231,8 @@ func TestClients40(t *testing.T) {
 		t.Errorf("%d clients", len(s.clients))
 	}
 	list := s.Clients(now)
-	if len(list) != 1 || list[0].Version != "4.0" || list[0].Live || list[0].Answers || !list[0].Confirmed || list[0].Reclaims {
+	if len(list) != 1 || list[0].Version != "4.0" || list[0].Live || list[0].Answers || !list[0].Confirmed ||
+		list[0].Reclaims {
 		t.Errorf("%+v", list)
 	}
 }

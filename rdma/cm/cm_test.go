@@ -91,11 +91,13 @@ func TestKernelMessagesRoundTrip(t *testing.T) {
 			r := ParseSIDRREQ(m)
 			ip, err := ParseIPHeader(r.Private[:])
 			port, ok := UDPServicePort(r.ServiceID)
-			if err != nil || ip.Src.Addr() != netip.MustParseAddr("10.99.0.2") || ip.Dst != netip.MustParseAddr("10.99.0.1") || port != 7174 || !ok || r.PKey != wire.DefaultPKey || r.RequestID == 0 {
+			if err != nil || ip.Src.Addr() != netip.MustParseAddr("10.99.0.2") || ip.Dst != netip.MustParseAddr("10.99.0.1") ||
+				port != 7174 || !ok || r.PKey != wire.DefaultPKey || r.RequestID == 0 {
 				t.Errorf("message %d: %+v, %+v, %v", i, r, ip, err)
 			}
 		case AttrSIDRREP:
-			if r := ParseSIDRREP(m); r.Status != SIDRValid || r.QPN != 0x12 || r.QKey != rdma.UDQKey || r.ServiceID != UDPServiceID(7174) || r.RequestID == 0 {
+			if r := ParseSIDRREP(m); r.Status != SIDRValid || r.QPN != 0x12 || r.QKey != rdma.UDQKey ||
+				r.ServiceID != UDPServiceID(7174) || r.RequestID == 0 {
 				t.Errorf("message %d: %+v", i, r)
 			}
 		}
@@ -196,7 +198,10 @@ func (n *network) await(i int, k EventKind) Event {
 }
 
 func params() ConnectParams {
-	return ConnectParams{Remote: netip.AddrPortFrom(testAddr[1], 20049), SourcePort: 4000, QPN: 0x111, PSN: 5, MTU: 3, PKey: 0xffff, RetryCount: 6, AckTimeout: 14, HopLimit: 64, Private: []byte("hello")}
+	return ConnectParams{
+		Remote: netip.AddrPortFrom(testAddr[1], 20049), SourcePort: 4000, QPN: 0x111, PSN: 5, MTU: 3,
+		PKey: 0xffff, RetryCount: 6, AckTimeout: 14, HopLimit: 64, Private: []byte("hello"),
+	}
 }
 
 func TestConnectAndDisconnectOverALossyWire(t *testing.T) {
@@ -211,10 +216,12 @@ func TestConnectAndDisconnectOverALossyWire(t *testing.T) {
 			t.Fatal(err)
 		}
 		req := n.await(1, ConnRequest)
-		if req.ID.REQ.QPN != 0x111 || !bytes.HasPrefix(req.ID.REQ.Private[IPHeaderLen:], []byte("hello")) || req.ID.Peer.Port() != 4000 {
+		if req.ID.REQ.QPN != 0x111 || !bytes.HasPrefix(req.ID.REQ.Private[IPHeaderLen:], []byte("hello")) ||
+			req.ID.Peer.Port() != 4000 {
 			t.Fatalf("seed %d: request %+v", seed, req.ID.REQ)
 		}
-		if err := n.m[1].Accept(n.now, req.ID, AcceptParams{QPN: 0x222, PSN: 6, InitiatorDepth: 4, RNRRetryCount: 7, Private: []byte("world")}); err != nil {
+		if err := n.m[1].Accept(n.now, req.ID,
+			AcceptParams{QPN: 0x222, PSN: 6, InitiatorDepth: 4, RNRRetryCount: 7, Private: []byte("world")}); err != nil {
 			t.Fatal(err)
 		}
 		rep := n.await(0, Reply)
@@ -237,7 +244,8 @@ func TestConnectAndDisconnectOverALossyWire(t *testing.T) {
 		}
 		for i, m := range n.m {
 			if n.loss == 0 && (len(m.ids) != 0 || len(m.comms) != 0 || len(m.qpns) != 0 || m.pending != 0 || m.waiting != 0) {
-				t.Errorf("seed %d: side %d keeps %d ids, %d comms, %d qpns, pending %d, waiting %d", seed, i, len(m.ids), len(m.comms), len(m.qpns), m.pending, m.waiting)
+				t.Errorf("seed %d: side %d keeps %d ids, %d comms, %d qpns, pending %d, waiting %d", seed, i, len(m.ids),
+					len(m.comms), len(m.qpns), m.pending, m.waiting)
 			}
 		}
 	}
@@ -249,7 +257,10 @@ func TestRejects(t *testing.T) {
 		set  func(*network, *ConnectParams)
 		want Reason
 	}{
-		{"no listener", func(n *network, p *ConnectParams) { p.Remote = netip.AddrPortFrom(testAddr[1], 9) }, InvalidServiceID},
+		{
+			"no listener", func(n *network, p *ConnectParams) { p.Remote = netip.AddrPortFrom(testAddr[1], 9) },
+			InvalidServiceID,
+		},
 		{"bad MTU", func(n *network, p *ConnectParams) { p.MTU = 9 }, InvalidMTU},
 		{"too many", func(n *network, p *ConnectParams) { n.m[1].cfg.PendingMax = 0 }, NoResources},
 	} {

@@ -28,7 +28,8 @@ func TestEarly(t *testing.T) {
 	n.tick() // both REQs are repeated
 	n.deliver()
 	if open.State != REQSent || shut.State != REQSent || len(n.ev[1]) != 0 || server.n.TxREJ != 0 {
-		t.Fatalf("before the start: states %v and %v, events %+v, %d rejected", open.State, shut.State, n.ev[1], server.n.TxREJ)
+		t.Fatalf("before the start: states %v and %v, events %+v, %d rejected", open.State, shut.State, n.ev[1],
+			server.n.TxREJ)
 	}
 	if len(server.early) != 2 || server.n.Early < 3 {
 		t.Errorf("%d REQs wait, %d came early", len(server.early), server.n.Early)

@@ -32,8 +32,8 @@ type slowDatagram struct {
 	mad []byte
 }
 
-// move takes what the machines send. What the first says about REPs that it has not asked for is lost: it might be
-// switched off.
+// move takes what the machines send. What the first says about REPs that it has not asked for is
+// lost: it might be switched off.
 func (w *slowWire) move() {
 	b := wire.NewBatch(64)
 	for i, m := range w.n.m {
@@ -56,9 +56,9 @@ func (w *slowWire) move() {
 	}
 }
 
-// TestFlood sends REQs that nobody confirms: in the name of the host that wants to connect, of one other
-// host, and of random ones; evenly and in bursts. That host gets its connections all the same, and what
-// the flood leaves is bounded.
+// TestFlood sends REQs that nobody confirms: in the name of the host that wants to connect, of one
+// other host, and of random ones; evenly and in bursts. That host gets its connections all the
+// same, and what the flood leaves is bounded.
 func TestFlood(t *testing.T) {
 	own := func(*rand.Rand) netip.Addr { return testAddr[0] }
 	other := func(*rand.Rand) netip.Addr { return netip.MustParseAddr("10.0.0.66") }
@@ -161,8 +161,8 @@ func flood(t *testing.T, seed uint64, from func(*rand.Rand) netip.Addr, perSecon
 	}
 }
 
-// TestForgedREQLeavesConnection: a REQ with the address, the GUID and the queue pair of a peer does not end
-// the connection of that peer, nor does a REJ that names no ID of ours.
+// TestForgedREQLeavesConnection: a REQ with the address, the GUID and the queue pair of a peer does
+// not end the connection of that peer, nor does a REJ that names no ID of ours.
 func TestForgedREQLeavesConnection(t *testing.T) {
 	l := newLone(t, Established)
 	forged := l.req
@@ -205,8 +205,8 @@ func TestForgedREQLeavesConnection(t *testing.T) {
 	}
 }
 
-// TestPeerComesBackWithItsQueuePair: a peer that restarted and uses its queue pair again ends its old
-// connection, by an RTU or by what it sends. Attempts that it gave up in between do not matter.
+// TestPeerComesBackWithItsQueuePair: a peer that restarted and uses its queue pair again ends its
+// old connection, by an RTU or by what it sends. Attempts that it gave up in between do not matter.
 func TestPeerComesBackWithItsQueuePair(t *testing.T) {
 	for _, traffic := range []bool{false, true} {
 		l := newLone(t, Established)
@@ -231,19 +231,21 @@ func TestPeerComesBackWithItsQueuePair(t *testing.T) {
 			l.hear(d.Encode(Header{TID: 2, Attr: AttrRTU}))
 		}
 		e := l.events()
-		if len(e) != 2 || e[0].Kind != Disconnected || e[0].ID != l.id || e[0].Err == nil || e[1].Kind != ConnEstablished || e[1].ID != ids[1] {
+		if len(e) != 2 || e[0].Kind != Disconnected || e[0].ID != l.id || e[0].Err == nil || e[1].Kind != ConnEstablished ||
+			e[1].ID != ids[1] {
 			t.Fatalf("%+v", e)
 		}
 		l.m.Forget(ids[0])
 		l.m.Forget(ids[2])
 		if len(l.m.qpns) != 1 || len(l.m.ids) != 1 || l.m.pending != 0 || len(l.m.askers) != 0 {
-			t.Errorf("%d queue pairs, %d IDs, %d pending, %d addresses", len(l.m.qpns), len(l.m.ids), l.m.pending, len(l.m.askers))
+			t.Errorf("%d queue pairs, %d IDs, %d pending, %d addresses", len(l.m.qpns), len(l.m.ids), l.m.pending,
+				len(l.m.askers))
 		}
 	}
 }
 
-// TestRepeatedGoFirst: of the REQs that wait, those that were dropped before are the first, and stay half of them at
-// most.
+// TestRepeatedGoFirst: of the REQs that wait, those that were dropped before are the first, and
+// stay half of them at most.
 func TestRepeatedGoFirst(t *testing.T) {
 	n := newNetwork(t, 9)
 	server := n.m[1]
@@ -317,8 +319,8 @@ func TestRepeatedGoFirst(t *testing.T) {
 	}
 }
 
-// TestReflection: docs/security.md says how much a REQ in the name of a host that knows nothing of it has the server
-// send to that host.
+// TestReflection: docs/security.md says how much a REQ in the name of a host that knows nothing of
+// it has the server send to that host.
 func TestReflection(t *testing.T) {
 	n := newNetwork(t, 1)
 	server := n.m[1]

@@ -46,7 +46,10 @@ const (
 )
 
 func (s SIDRStatus) String() string {
-	names := [...]string{"valid", "nothing listens there", "rejected by the service", "no queue pair available", "redirected", "version not supported"}
+	names := [...]string{
+		"valid", "nothing listens there", "rejected by the service", "no queue pair available",
+		"redirected", "version not supported",
+	}
 	if int(s) < len(names) {
 		return names[s]
 	}
@@ -271,7 +274,10 @@ func (m *Machine) resolved(src netip.Addr, r SIDRREP) {
 	case r.Status != SIDRValid:
 		m.event(Event{Kind: Rejected, ID: id, Err: fmt.Errorf("%v has no queue pair for datagrams: %v", id.Peer, r.Status)})
 	case r.QPN <= wire.QP1 || r.QPN == wire.PSNMask:
-		m.event(Event{Kind: Rejected, ID: id, Err: fmt.Errorf("%v answered with the impossible queue pair %#x", id.Peer, r.QPN)})
+		m.event(Event{
+			Kind: Rejected, ID: id,
+			Err: fmt.Errorf("%v answered with the impossible queue pair %#x", id.Peer, r.QPN),
+		})
 	default:
 		m.event(Event{Kind: Resolved, ID: id})
 	}

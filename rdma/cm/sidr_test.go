@@ -28,12 +28,17 @@ func TestResolveOverALossyWire(t *testing.T) {
 		if err := n.m[1].ListenUD(7174); err != nil {
 			t.Fatal(err)
 		}
-		id, err := n.m[0].Resolve(n.now, ResolveParams{Remote: netip.AddrPortFrom(testAddr[1], 7174), SourcePort: 4000, PKey: 0xffff, Private: []byte("hello")})
+		id, err := n.m[0].Resolve(n.now,
+			ResolveParams{
+				Remote: netip.AddrPortFrom(testAddr[1], 7174), SourcePort: 4000, PKey: 0xffff,
+				Private: []byte("hello"),
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
 		req := n.await(1, ResolveRequest)
-		if r := req.ID.Resolution.REQ; r.PKey != 0xffff || req.ID.Service != 7174 || req.ID.Peer != netip.AddrPortFrom(testAddr[0], 4000) || !bytes.HasPrefix(r.Private[IPHeaderLen:], []byte("hello")) {
+		if r := req.ID.Resolution.REQ; r.PKey != 0xffff || req.ID.Service != 7174 ||
+			req.ID.Peer != netip.AddrPortFrom(testAddr[0], 4000) || !bytes.HasPrefix(r.Private[IPHeaderLen:], []byte("hello")) {
 			t.Fatalf("seed %d: %+v", seed, req.ID)
 		}
 		if err := n.m[1].Answer(n.now, req.ID, AnswerParams{QPN: 0x222, QKey: 0x333, Private: []byte("world")}); err != nil {
@@ -43,7 +48,8 @@ func TestResolveOverALossyWire(t *testing.T) {
 			t.Errorf("answered twice: %v", err)
 		}
 		got := n.await(0, Resolved)
-		if r := id.Resolution.REP; got.ID != id || r.QPN != 0x222 || r.QKey != 0x333 || !bytes.HasPrefix(r.Private[:], []byte("world")) {
+		if r := id.Resolution.REP; got.ID != id || r.QPN != 0x222 || r.QKey != 0x333 ||
+			!bytes.HasPrefix(r.Private[:], []byte("world")) {
 			t.Fatalf("seed %d: %+v", seed, r)
 		}
 		for n.tick() {
@@ -51,7 +57,8 @@ func TestResolveOverALossyWire(t *testing.T) {
 		for i, m := range n.m {
 			m.tidyAnswered()
 			if len(m.ids) != 0 || len(m.sidrs) != 0 || len(m.answered) != 0 || m.resolving != 0 || len(n.ev[i]) != 0 {
-				t.Errorf("seed %d: side %d keeps %d IDs, %d and %d requests, %d of its own, and tells %+v", seed, i, len(m.ids), len(m.sidrs), len(m.answered), m.resolving, n.ev[i])
+				t.Errorf("seed %d: side %d keeps %d IDs, %d and %d requests, %d of its own, and tells %+v", seed, i, len(m.ids),
+					len(m.sidrs), len(m.answered), m.resolving, n.ev[i])
 			}
 		}
 	}
@@ -113,7 +120,8 @@ func TestSIDRRules(t *testing.T) {
 			for _, d := range b.D {
 				h, _ := ParseHeader(d.Payload[0])
 				a := ParseSIDRREP(d.Payload[0])
-				if h.TID != 77 || h.Attr != AttrSIDRREP || a.RequestID != r.RequestID || a.ServiceID != r.ServiceID || a.Status != c.status {
+				if h.TID != 77 || h.Attr != AttrSIDRREP || a.RequestID != r.RequestID || a.ServiceID != r.ServiceID ||
+					a.Status != c.status {
 					t.Errorf("answered %+v", a)
 				}
 			}
@@ -167,7 +175,8 @@ func TestSIDRReplies(t *testing.T) {
 				}
 				return
 			}
-			if len(events) != 1 || eventNames[events[0].Kind] != c.told || events[0].ID != id || (events[0].Err != nil) != (c.told == "rejected") {
+			if len(events) != 1 || eventNames[events[0].Kind] != c.told || events[0].ID != id ||
+				(events[0].Err != nil) != (c.told == "rejected") {
 				t.Errorf("%+v", events)
 			}
 			if l.hear(r.Encode(Header{})); l.happened() != "" || l.m.resolving != 0 {
@@ -197,7 +206,8 @@ func TestResolveRepeats(t *testing.T) {
 		l.m.Expire(l.now)
 		events = l.events()
 	}
-	if len(events) != 1 || events[0].Kind != Unreachable || events[0].Err == nil || l.now-start != 8*rdma.Second || l.m.n.Resent < 4 || l.m.n.Timeouts != 1 {
+	if len(events) != 1 || events[0].Kind != Unreachable || events[0].Err == nil || l.now-start != 8*rdma.Second ||
+		l.m.n.Resent < 4 || l.m.n.Timeouts != 1 {
 		t.Errorf("%+v after %d ns, repeated %d times", events, l.now-start, l.m.n.Resent)
 	}
 	for i := 0; i < len(events)+2; i++ {

@@ -51,7 +51,8 @@ func newLone(t *testing.T, state State) *lone {
 	}
 	connect := func() {
 		var err error
-		l.id, err = l.m.Connect(l.now, ConnectParams{Remote: netip.AddrPortFrom(testAddr[0], 20049), QPN: 0x111, MTU: 3, AckTimeout: 14})
+		l.id, err = l.m.Connect(l.now,
+			ConnectParams{Remote: netip.AddrPortFrom(testAddr[0], 20049), QPN: 0x111, MTU: 3, AckTimeout: 14})
 		check(err)
 	}
 	accept := func() {
@@ -126,7 +127,8 @@ func (l *lone) mra() []byte {
 }
 
 var attrNames = map[Attr]string{
-	AttrREQ: "REQ", AttrREP: "REP", AttrRTU: "RTU", AttrREJ: "REJ", AttrMRA: "MRA", AttrDREQ: "DREQ", AttrDREP: "DREP", AttrSIDRREQ: "SIDR_REQ", AttrSIDRREP: "SIDR_REP", AttrLAP: "LAP", AttrAPR: "APR",
+	AttrREQ: "REQ", AttrREP: "REP", AttrRTU: "RTU", AttrREJ: "REJ", AttrMRA: "MRA", AttrDREQ: "DREQ", AttrDREP: "DREP",
+	AttrSIDRREQ: "SIDR_REQ", AttrSIDRREP: "SIDR_REP", AttrLAP: "LAP", AttrAPR: "APR",
 }
 
 // said is what the machine sends now.
@@ -156,7 +158,8 @@ func (l *lone) events() []Event {
 
 var eventNames = [...]string{
 	ConnRequest: "request", Reply: "reply", ConnEstablished: "established", Rejected: "rejected",
-	Unreachable: "unreachable", Disconnected: "disconnected", Gone: "gone", ResolveRequest: "resolve request", Resolved: "resolved",
+	Unreachable: "unreachable", Disconnected: "disconnected", Gone: "gone", ResolveRequest: "resolve request",
+	Resolved: "resolved",
 }
 
 func (l *lone) happened() string {
@@ -191,14 +194,78 @@ func TestEveryMessageInEveryState(t *testing.T) {
 		state State
 		cells [7]cell
 	}{
-		{Idle, [7]cell{{"", "request", none}, {"REJ(6)", "", none}, {"", "", none}, {"", "", none}, {"", "", none}, {"DREP", "", none}, {"", "", none}}},
-		{REQSent, [7]cell{{"", "request", REQSent}, {"", "reply", REPReceived}, {"", "", REQSent}, {"", "rejected", none}, {"", "", REQSent}, {"DREP", "", REQSent}, {"", "", REQSent}}},
-		{REPReceived, [7]cell{{"", "", REPReceived}, {"MRA", "", REPReceived}, {"", "", REPReceived}, {"", "rejected", none}, {"", "", REPReceived}, {"", "", REPReceived}, {"", "", REPReceived}}},
-		{REQReceived, [7]cell{{"MRA", "", REQReceived}, {"REJ(6)", "", REQReceived}, {"", "", REQReceived}, {"", "rejected", none}, {"", "", REQReceived}, {"", "", REQReceived}, {"", "", REQReceived}}},
-		{REPSent, [7]cell{{"REP", "", REPSent}, {"REJ(6)", "", REPSent}, {"", "established", Established}, {"", "rejected", none}, {"", "", REPSent}, {"DREP", "disconnected", TimeWait}, {"", "", REPSent}}},
-		{Established, [7]cell{{"", "", Established}, {"REJ(6)", "", Established}, {"", "", Established}, {"", "disconnected", TimeWait}, {"", "", Established}, {"DREP", "disconnected", TimeWait}, {"", "", Established}}},
-		{DREQSent, [7]cell{{"", "", DREQSent}, {"REJ(6)", "", DREQSent}, {"", "", DREQSent}, {"", "", DREQSent}, {"", "", DREQSent}, {"DREP", "", TimeWait}, {"", "", TimeWait}}},
-		{TimeWait, [7]cell{{"REJ(10)", "", TimeWait}, {"REJ(6)", "", TimeWait}, {"", "", TimeWait}, {"", "", TimeWait}, {"", "", TimeWait}, {"DREP", "", TimeWait}, {"", "", TimeWait}}},
+		{Idle, [7]cell{
+			{"", "request", none},
+			{"REJ(6)", "", none},
+			{"", "", none},
+			{"", "", none},
+			{"", "", none},
+			{"DREP", "", none},
+			{"", "", none},
+		}},
+		{REQSent, [7]cell{
+			{"", "request", REQSent},
+			{"", "reply", REPReceived},
+			{"", "", REQSent},
+			{"", "rejected", none},
+			{"", "", REQSent},
+			{"DREP", "", REQSent},
+			{"", "", REQSent},
+		}},
+		{REPReceived, [7]cell{
+			{"", "", REPReceived},
+			{"MRA", "", REPReceived},
+			{"", "", REPReceived},
+			{"", "rejected", none},
+			{"", "", REPReceived},
+			{"", "", REPReceived},
+			{"", "", REPReceived},
+		}},
+		{REQReceived, [7]cell{
+			{"MRA", "", REQReceived},
+			{"REJ(6)", "", REQReceived},
+			{"", "", REQReceived},
+			{"", "rejected", none},
+			{"", "", REQReceived},
+			{"", "", REQReceived},
+			{"", "", REQReceived},
+		}},
+		{REPSent, [7]cell{
+			{"REP", "", REPSent},
+			{"REJ(6)", "", REPSent},
+			{"", "established", Established},
+			{"", "rejected", none},
+			{"", "", REPSent},
+			{"DREP", "disconnected", TimeWait},
+			{"", "", REPSent},
+		}},
+		{Established, [7]cell{
+			{"", "", Established},
+			{"REJ(6)", "", Established},
+			{"", "", Established},
+			{"", "disconnected", TimeWait},
+			{"", "", Established},
+			{"DREP", "disconnected", TimeWait},
+			{"", "", Established},
+		}},
+		{DREQSent, [7]cell{
+			{"", "", DREQSent},
+			{"REJ(6)", "", DREQSent},
+			{"", "", DREQSent},
+			{"", "", DREQSent},
+			{"", "", DREQSent},
+			{"DREP", "", TimeWait},
+			{"", "", TimeWait},
+		}},
+		{TimeWait, [7]cell{
+			{"REJ(10)", "", TimeWait},
+			{"REJ(6)", "", TimeWait},
+			{"", "", TimeWait},
+			{"", "", TimeWait},
+			{"", "", TimeWait},
+			{"DREP", "", TimeWait},
+			{"", "", TimeWait},
+		}},
 	} {
 		for i, m := range messages {
 			t.Run(fmt.Sprintf("%d/%s", row.state, m.name), func(t *testing.T) {
@@ -242,7 +309,8 @@ func TestRefusedRequests(t *testing.T) {
 			l.m.cfg.Refused = func(_ netip.Addr, _ *REQ, why Reason) { told = why }
 			c.change(&l.req)
 			l.hear(l.req.Encode(Header{TID: 1}))
-			if said, happened := l.said(), l.happened(); said != fmt.Sprintf("REJ(%d)", c.why) || happened != "" || told != c.why || len(l.m.ids) != 0 {
+			if said, happened := l.said(),
+				l.happened(); said != fmt.Sprintf("REJ(%d)", c.why) || happened != "" || told != c.why || len(l.m.ids) != 0 {
 				t.Errorf("said %s, told %q and %v, %d IDs", said, happened, told, len(l.m.ids))
 			}
 		})
@@ -286,7 +354,8 @@ func TestUser(t *testing.T) {
 	if _, err := l.m.Connect(l.now, ConnectParams{Remote: to, Private: make([]byte, ConnPrivateLen+1)}); err == nil {
 		t.Error("private data that does not fit")
 	}
-	if _, err := l.m.Connect(l.now, ConnectParams{Remote: netip.AddrPortFrom(netip.IPv6Loopback(), 7)}); !errors.Is(err, ErrAddress) {
+	if _, err := l.m.Connect(l.now, ConnectParams{Remote: netip.AddrPortFrom(netip.IPv6Loopback(), 7)}); !errors.Is(err,
+		ErrAddress) {
 		t.Error(err)
 	}
 	l.m.cfg.PendingMax = 1
@@ -311,12 +380,30 @@ func TestOddMessages(t *testing.T) {
 		said    string
 		counter func(*Counters) uint64
 	}{
-		{"no MAD", Idle, func(*lone) []byte { return make([]byte, MADLen) }, "", func(n *Counters) uint64 { return n.DropMalformed }},
-		{"a LAP", Established, func(l *lone) []byte { return l.ids(AttrLAP) }, "APR", func(n *Counters) uint64 { return n.Unsupported }},
-		{"a LAP before the RTU", REPSent, func(l *lone) []byte { return l.ids(AttrLAP) }, "", func(n *Counters) uint64 { return n.Unsupported }},
-		{"an APR", Established, func(l *lone) []byte { return l.ids(AttrAPR) }, "", func(n *Counters) uint64 { return n.Unsupported }},
-		{"a SIDR_REQ", Idle, func(l *lone) []byte { return l.ids(AttrSIDRREQ) }, "SIDR_REP", func(n *Counters) uint64 { return n.RxSIDRREQ }},
-		{"a SIDR_REP for nothing", Established, func(l *lone) []byte { return l.ids(AttrSIDRREP) }, "", func(n *Counters) uint64 { return n.DropUnknown }},
+		{
+			"no MAD", Idle, func(*lone) []byte { return make([]byte, MADLen) }, "",
+			func(n *Counters) uint64 { return n.DropMalformed },
+		},
+		{
+			"a LAP", Established, func(l *lone) []byte { return l.ids(AttrLAP) }, "APR",
+			func(n *Counters) uint64 { return n.Unsupported },
+		},
+		{
+			"a LAP before the RTU", REPSent, func(l *lone) []byte { return l.ids(AttrLAP) }, "",
+			func(n *Counters) uint64 { return n.Unsupported },
+		},
+		{
+			"an APR", Established, func(l *lone) []byte { return l.ids(AttrAPR) }, "",
+			func(n *Counters) uint64 { return n.Unsupported },
+		},
+		{
+			"a SIDR_REQ", Idle, func(l *lone) []byte { return l.ids(AttrSIDRREQ) }, "SIDR_REP",
+			func(n *Counters) uint64 { return n.RxSIDRREQ },
+		},
+		{
+			"a SIDR_REP for nothing", Established, func(l *lone) []byte { return l.ids(AttrSIDRREP) }, "",
+			func(n *Counters) uint64 { return n.DropUnknown },
+		},
 		{"a DREQ for another queue pair", Established, func(l *lone) []byte {
 			d := IDs{LocalID: peerComm1, RemoteID: l.id.Local, QPN: 5}
 			return d.Encode(Header{TID: 1, Attr: AttrDREQ})
@@ -330,7 +417,10 @@ func TestOddMessages(t *testing.T) {
 			r.Info[7], r.Info[6] = peerGUID1&0xff, peerGUID1>>8
 			return r.Encode(Header{TID: 1})
 		}, "", nil},
-		{"an MRA again", REQSent, func(l *lone) []byte { l.hear(l.mra()); return l.mra() }, "", func(n *Counters) uint64 { return n.Duplicates }},
+		{
+			"an MRA again", REQSent, func(l *lone) []byte { l.hear(l.mra()); return l.mra() }, "",
+			func(n *Counters) uint64 { return n.Duplicates },
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := newLone(t, c.state)
@@ -402,7 +492,8 @@ func TestAlternatePaths(t *testing.T) {
 	}
 	d := IDs{LocalID: 3, RemoteID: 4}
 	b := d.apr(Header{TID: 7})
-	if h, err := ParseHeader(b); err != nil || h.Attr != AttrAPR || h.TID != 7 || ParseIDs(b).LocalID != 3 || ParseIDs(b).RemoteID != 4 || b[bodyAt+9] != apUnsupported {
+	if h, err := ParseHeader(b); err != nil || h.Attr != AttrAPR || h.TID != 7 || ParseIDs(b).LocalID != 3 ||
+		ParseIDs(b).RemoteID != 4 || b[bodyAt+9] != apUnsupported {
 		t.Errorf("%+v, %v, %x", h, err, b[bodyAt:bodyAt+16])
 	}
 }

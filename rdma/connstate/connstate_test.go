@@ -66,8 +66,10 @@ func TestChecks(t *testing.T) {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
-	if err := CheckDial(from, &rdma.DialParams{Remote: to, DSCP: 63,
-		Params: rdma.ConnParams{PrivateData: make([]byte, 56)}}, 56); err != nil {
+	if err := CheckDial(from, &rdma.DialParams{
+		Remote: to, DSCP: 63,
+		Params: rdma.ConnParams{PrivateData: make([]byte, 56)},
+	}, 56); err != nil {
 		t.Error(err)
 	}
 	p := Bound(rdma.ConnParams{ResponderResources: 20, InitiatorDepth: 3, RetryCount: 2}, 16)

@@ -36,7 +36,8 @@ type TooBigError struct {
 }
 
 func (e *TooBigError) Error() string {
-	return fmt.Sprintf("a packet of %d bytes to %v does not fit the interface that leads there: the one of our address has MTU %d; connections must use a smaller RDMA path MTU",
+	return fmt.Sprintf("a packet of %d bytes to %v does not fit the interface that leads there: the one of our address "+
+		"has MTU %d; connections must use a smaller RDMA path MTU",
 		e.Size, e.Dst, e.MTU)
 }
 

@@ -207,7 +207,10 @@ func (c *client) event(e *end, ev rdma.ConnEvent) {
 		e.peer = r.Mem
 		c.allowed = time.Duration(r.Duration) * time.Millisecond
 		if c.o.Duration > c.allowed {
-			c.fail(&RefusedError{Server: c.server, Why: fmt.Sprintf("%v is longer than the %v that a measurement may take", c.o.Duration, c.allowed)})
+			c.fail(&RefusedError{
+				Server: c.server,
+				Why:    fmt.Sprintf("%v is longer than the %v that a measurement may take", c.o.Duration, c.allowed),
+			})
 			return
 		}
 		c.alive(e, rdma.Time(r.Idle)*rdma.Millisecond/4)
@@ -223,7 +226,8 @@ func (c *client) event(e *end, ev rdma.ConnEvent) {
 	case rdma.EventUnreachable:
 		c.fail(&ConnectError{Server: c.server, Err: ev.Err})
 	default:
-		c.fail(fmt.Errorf("the connection to %v is over: %w; the server's log says why, and it ends measurements after %v", c.server, ev.Err, c.allowed))
+		c.fail(fmt.Errorf("the connection to %v is over: %w; the server's log says why, and it ends measurements after %v",
+			c.server, ev.Err, c.allowed))
 	}
 }
 

@@ -137,7 +137,9 @@ func TestMeasure(t *testing.T) {
 						back = want
 					}
 					check("server", r.Back, back)
-					if l := r.Latency; o.Latency && !(0 < l.Min && l.Min <= l.Typical && l.Typical <= l.P99 && l.P99 <= l.P999 && l.P999 <= l.Max && l.Min <= l.Average && l.Average <= l.Max) {
+					if l := r.Latency; o.Latency &&
+						!(0 < l.Min && l.Min <= l.Typical && l.Typical <= l.P99 && l.P99 <= l.P999 && l.P999 <= l.Max &&
+							l.Min <= l.Average && l.Average <= l.Max) {
 						t.Errorf("size %d: %+v", sizes[i], l)
 					}
 				}
@@ -192,7 +194,10 @@ func TestServerGone(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	o := perf.Options{Op: perf.Write, Sizes: slices.Repeat([]int{64}, 1<<16), Duration: time.Millisecond, Depth: 4, QPs: 2, Bidirectional: true}
+	o := perf.Options{
+		Op: perf.Write, Sizes: slices.Repeat([]int{64}, 1<<16), Duration: time.Millisecond, Depth: 4, QPs: 2,
+		Bidirectional: true,
+	}
 	var once sync.Once
 	err = perf.Run(ctx, open(t), l.Addr(), o, func(perf.Result) {
 		once.Do(func() {
@@ -220,15 +225,16 @@ func TestDuration(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, r := range got {
-			if r.Sent.Iterations == 0 || r.Sent.Peak != 0 || o.Bidirectional != (r.Back.Iterations > 0) || o.Latency != (r.Latency.Average > 0) {
+			if r.Sent.Iterations == 0 || r.Sent.Peak != 0 || o.Bidirectional != (r.Back.Iterations > 0) ||
+				o.Latency != (r.Latency.Average > 0) {
 				t.Errorf("%v: %+v", o.Op, r)
 			}
 		}
 	}
 }
 
-// sorts leaves out how often somebody was refused: on a busy host a request comes again before its answer was seen, and
-// is refused again.
+// sorts leaves out how often somebody was refused: on a busy host a request comes again before its
+// answer was seen, and is refused again.
 func sorts(counted string) string { return refusedTimes.ReplaceAllString(counted, "$1") }
 
 var refusedTimes = regexp.MustCompile(`(refused_[a-z]+) \d*`)
@@ -243,14 +249,29 @@ func TestRefusals(t *testing.T) {
 		why    string
 		n      string
 	}{
-		{"client", func(l *perf.Limits) { l.Clients = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, nil, "may not measure here", "refused_client 1"},
+		{
+			"client", func(l *perf.Limits) { l.Clients = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, nil,
+			"may not measure here", "refused_client 1",
+		},
 		{"nobody", func(l *perf.Limits) { l.Clients = nil }, nil, "may not measure here", "refused_client 1"},
 		{"size", func(l *perf.Limits) { l.MaxSize = 4095 }, nil, "a size of 4096; the most here is 4095", "refused_limit 1"},
 		{"depth", func(l *perf.Limits) { l.MaxDepth = 3 }, nil, "a queue depth of 4; the most here is 3", "refused_limit 1"},
-		{"queue pairs", func(l *perf.Limits) { l.MaxQPs = 2 }, func(o *perf.Options) { o.QPs = 3 }, "queue pairs: 3; the most here is 2", "refused_limit "},
-		{"connections", func(l *perf.Limits) { l.MaxConnections = 2 }, func(o *perf.Options) { o.QPs = 3 }, "2 connections measure already", "accepted 2, refused_full 1"},
-		{"memory", func(l *perf.Limits) { l.Memory = 1 << 20 }, func(o *perf.Options) { o.Sizes = []int{1 << 21} }, "no memory", "refused_memory 1"},
-		{"duration", func(l *perf.Limits) { l.MaxDuration = time.Second }, func(o *perf.Options) { o.Duration = 2 * time.Second }, "longer than the 1s", "accepted 1"},
+		{
+			"queue pairs", func(l *perf.Limits) { l.MaxQPs = 2 }, func(o *perf.Options) { o.QPs = 3 },
+			"queue pairs: 3; the most here is 2", "refused_limit ",
+		},
+		{
+			"connections", func(l *perf.Limits) { l.MaxConnections = 2 }, func(o *perf.Options) { o.QPs = 3 },
+			"2 connections measure already", "accepted 2, refused_full 1",
+		},
+		{
+			"memory", func(l *perf.Limits) { l.Memory = 1 << 20 }, func(o *perf.Options) { o.Sizes = []int{1 << 21} },
+			"no memory", "refused_memory 1",
+		},
+		{
+			"duration", func(l *perf.Limits) { l.MaxDuration = time.Second },
+			func(o *perf.Options) { o.Duration = 2 * time.Second }, "longer than the 1s", "accepted 1",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, at := serve(t, everyone(c.limits))
@@ -301,9 +322,15 @@ func TestStrangers(t *testing.T) {
 		{"an unknown operation", changed(5, 99), "no request for a measurement", "refused_malformed 1"},
 		{"an unknown flag", changed(6, 0x80), "no request for a measurement", "refused_malformed 1"},
 		{"latency both ways", changed(6, 3), "no request for a measurement", "refused_malformed 1"},
-		{"something after the end", append(append([]byte(nil), good...), 1), "no request for a measurement", "refused_malformed 1"},
+		{
+			"something after the end", append(append([]byte(nil), good...), 1), "no request for a measurement",
+			"refused_malformed 1",
+		},
 		{"size 0", perf.EncodeRequest(perf.Write, 0, 0, 4, 1), "no request for a measurement", "refused_malformed 1"},
-		{"an atomic of 4096 bytes", perf.EncodeRequest(perf.FetchAdd, 0, 4096, 4, 1), "no request for a measurement", "refused_malformed 1"},
+		{
+			"an atomic of 4096 bytes", perf.EncodeRequest(perf.FetchAdd, 0, 4096, 4, 1), "no request for a measurement",
+			"refused_malformed 1",
+		},
 		{"4 GiB", perf.EncodeRequest(perf.Write, 0, 1<<32-1, 4, 1), "a size of 4294967295", "refused_limit 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -334,7 +361,11 @@ func TestMisuse(t *testing.T) {
 		{"a report", 0, [][]byte{perf.EncodeMessage(4, 1, 8, 1)}, "accepted 1, ended_misused 1"},
 		{"go in one direction", 0, [][]byte{perf.EncodeMessage(1, 1, 8, 1)}, "accepted 1, ended_misused 1"},
 		{"go beyond the size", bidirectional, [][]byte{perf.EncodeMessage(1, 1, 4097, 1)}, "accepted 1, ended_misused 1"},
-		{"go twice", bidirectional, [][]byte{perf.EncodeMessage(1, 1, 8, 0), perf.EncodeMessage(1, 2, 8, 0)}, "accepted 1, ended_misused 1"},
+		{
+			"go twice", bidirectional,
+			[][]byte{perf.EncodeMessage(1, 1, 8, 0), perf.EncodeMessage(1, 2, 8, 0)},
+			"accepted 1, ended_misused 1",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, at := serve(t, everyone(nil))
@@ -398,7 +429,8 @@ func TestFlood(t *testing.T) {
 
 // TestNobody: where nothing listens, the error says so.
 func TestNobody(t *testing.T) {
-	_, err := run(t, netip.AddrPortFrom(open(t).Addr(), perf.Port), perf.Options{Op: perf.Write, Sizes: []int{2}, Iterations: 1, Depth: 1, QPs: 1})
+	_, err := run(t, netip.AddrPortFrom(open(t).Addr(), perf.Port),
+		perf.Options{Op: perf.Write, Sizes: []int{2}, Iterations: 1, Depth: 1, QPs: 1})
 	var c *perf.ConnectError
 	if !errors.As(err, &c) || c.Reason != 8 {
 		t.Errorf("%v", err)

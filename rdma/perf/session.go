@@ -107,7 +107,8 @@ func (x *session) event(_ rdma.Conn, e rdma.ConnEvent) {
 // failed ends the session after an error of its end.
 func (x *session) failed(err error) {
 	kind := EndedFailed
-	if errors.Is(err, errOrder) || errors.Is(err, errFlooded) || errors.Is(err, errMalformed) || errors.As(err, new(versionError)) {
+	if errors.Is(err, errOrder) || errors.Is(err, errFlooded) || errors.Is(err, errMalformed) ||
+		errors.As(err, new(versionError)) {
 		kind = EndedMisused
 	}
 	x.stop(kind, err.Error())

@@ -136,7 +136,8 @@ func TestBadNetwork(t *testing.T) {
 					if err := w.await(c, "measuring", func() { c.begin(n) }, c.done); err != nil {
 						t.Fatal(err)
 					}
-					if r := c.result; r.Sent.Iterations != want || o.Bidirectional && (r.Back.Iterations != want || r.Back.Bytes != want*uint64(n)) {
+					if r := c.result; r.Sent.Iterations != want ||
+						o.Bidirectional && (r.Back.Iterations != want || r.Back.Bytes != want*uint64(n)) {
 						t.Errorf("%d bytes: %+v; want %d messages", n, r, want)
 					}
 				}
@@ -193,7 +194,10 @@ func TestTooLong(t *testing.T) {
 // TestLateStop: a test for a duration ends on a network that loses the word to end it.
 func TestLateStop(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 3, Loss: 0.3, Delay: rdma.Millisecond}, nil)
-	c := w.client(Options{Op: Write, Sizes: []int{64}, Duration: 500 * time.Millisecond, Depth: 4, QPs: 1, Bidirectional: true})
+	c := w.client(Options{
+		Op: Write, Sizes: []int{64}, Duration: 500 * time.Millisecond, Depth: 4, QPs: 1,
+		Bidirectional: true,
+	})
 	if err := w.await(c, "connecting", c.connect, c.up); err != nil {
 		t.Fatal(err)
 	}

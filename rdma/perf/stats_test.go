@@ -45,7 +45,10 @@ func TestLatencyStatistics(t *testing.T) {
 		stamps = append(stamps, stamps[len(stamps)-1]+rdma.Time(i+1)*2)
 	}
 	got := latency(slices.Clone(stamps), 2)
-	want := Latency{Min: 1, Max: 1000, Typical: 500.5, Average: 500.5, StdDev: math.Sqrt((1000*1000 - 1) / 12.0), P99: 991, P999: 1000}
+	want := Latency{
+		Min: 1, Max: 1000, Typical: 500.5, Average: 500.5, StdDev: math.Sqrt((1000*1000 - 1) / 12.0), P99: 991,
+		P999: 1000,
+	}
 	if math.Abs(got.StdDev-want.StdDev) > 1e-9 {
 		t.Errorf("standard deviation %v, want %v", got.StdDev, want.StdDev)
 	}

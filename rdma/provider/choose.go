@@ -108,7 +108,8 @@ func (h *Host) Choose(k Kind, addr netip.Addr, device string) (Choice, error) {
 			return c, err
 		}
 		if d == nil {
-			return c, fmt.Errorf("%w: none has the address %v ('rstorectl device list' shows those there are)", verbs.ErrNoDevice, c.Addr)
+			return c, fmt.Errorf("%w: none has the address %v ('rstorectl device list' shows those there are)",
+				verbs.ErrNoDevice, c.Addr)
 		}
 		c.Kind, c.Warning = Verbs, exposed(d)
 		if p.State != active {
@@ -139,11 +140,13 @@ func (h *Host) named(k Kind, devices []sysfs.Device, device string) (Choice, err
 	}
 	i := slices.IndexFunc(devices, func(d sysfs.Device) bool { return d.Name == device })
 	if i < 0 {
-		return Choice{}, fmt.Errorf("%w: none is named %s ('rstorectl device list' shows those there are)", verbs.ErrNoDevice, device)
+		return Choice{}, fmt.Errorf("%w: none is named %s ('rstorectl device list' shows those there are)", verbs.ErrNoDevice,
+			device)
 	}
 	addrs := sysfs.Addrs(h.Sys, &devices[i], h.interfaces())
 	if len(addrs) == 0 {
-		return Choice{}, fmt.Errorf("%w: %s has no address, of which RDMA-CM needs one: give its network interface one ('ip addr add')", verbs.ErrNoDevice, device)
+		return Choice{}, fmt.Errorf("%w: %s has no address, of which RDMA-CM needs one: give its network interface one "+
+			"('ip addr add')", verbs.ErrNoDevice, device)
 	}
 	return Choice{Kind: Verbs, Addr: addrs[0], Device: device, Why: "it is asked for", Warning: exposed(&devices[i])}, nil
 }
@@ -153,11 +156,12 @@ func exposed(d *sysfs.Device) string {
 	if d.Driver != sysfs.SIWDriver {
 		return ""
 	}
-	return d.Name + " is of the kernel's driver siw, which lets every peer that is connected read all memory that is registered: for tests, and among those who may see each other's data"
+	return d.Name + " is of the kernel's driver siw, which lets every peer that is connected read all memory that is " +
+		"registered: for tests, and among those who may see each other's data"
 }
 
-// ChooseFor chooses for a connection to another host, or to this one. source is the local address, the
-// invalid one for what routing says.
+// ChooseFor chooses for a connection to another host, or to this one. source is the local address,
+// the invalid one for what routing says.
 func (h *Host) ChooseFor(k Kind, remote, source netip.Addr) (Choice, error) {
 	if source.IsValid() {
 		return h.Choose(k, source, "")
@@ -169,8 +173,8 @@ func (h *Host) ChooseFor(k Kind, remote, source netip.Addr) (Choice, error) {
 	if local.IsValid() {
 		return h.Choose(k, local, "")
 	}
-	// A device of the kernel reaches this host from the address itself. The stack in user space has one process
-	// on each address, and the server has that one.
+	// A device of the kernel reaches this host from the address itself. The stack in user space has
+	// one process on each address, and the server has that one.
 	c, err := h.Choose(k, remote.Unmap(), "")
 	if c.Kind == Soft {
 		c.Addr, c.Warning = netip.Addr{}, ""
@@ -197,8 +201,8 @@ func (h *Host) Addresses() ([]netip.Addr, error) {
 	return out, nil
 }
 
-// RXE is the name of a device of the kernel's software RoCE, or of its module, which has UDP port 4791 of the
-// whole host; empty if there is neither.
+// RXE is the name of a device of the kernel's software RoCE, or of its module, which has UDP port
+// 4791 of the whole host; empty if there is neither.
 func (h *Host) RXE() string {
 	devices, _ := sysfs.List(h.Sys)
 	if i := slices.IndexFunc(devices, func(d sysfs.Device) bool { return d.Driver == sysfs.RXEDriver }); i >= 0 {
@@ -210,7 +214,8 @@ func (h *Host) RXE() string {
 	return ""
 }
 
-// find is the device and the port that has an address, one that is up before others; nil if there is none.
+// find is the device and the port that has an address, one that is up before others; nil if there
+// is none.
 func (h *Host) find(devices []sysfs.Device, addr netip.Addr) (*sysfs.Device, *sysfs.Port) {
 	if !addr.IsValid() {
 		return nil, nil
@@ -221,7 +226,8 @@ func (h *Host) find(devices []sysfs.Device, addr netip.Addr) (*sysfs.Device, *sy
 	for i := range devices {
 		for j := range devices[i].Ports {
 			d, p := &devices[i], &devices[i].Ports[j]
-			if (port == nil || port.State != active && p.State == active) && slices.Contains(sysfs.PortAddrs(h.Sys, d, p, ifs), addr) {
+			if (port == nil || port.State != active && p.State == active) &&
+				slices.Contains(sysfs.PortAddrs(h.Sys, d, p, ifs), addr) {
 				dev, port = d, p
 			}
 		}
@@ -240,5 +246,6 @@ func (h *Host) interfaces() []sysfs.Interface {
 // Usable reports whether programs can use a device of the kernel, by its name.
 func (h *Host) Usable(device string) bool { return sysfs.Usable(h.Sys, device) }
 
-// Gone reports whether an error says that the kernel does not have the device, so that it may come yet.
+// Gone reports whether an error says that the kernel does not have the device, so that it may come
+// yet.
 func Gone(err error) bool { return errors.Is(err, verbs.ErrNoDevice) }

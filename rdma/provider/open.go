@@ -18,9 +18,11 @@ type Config struct {
 	// Loops is the number of loops, a power of two with Soft; 0 means 1.
 	Loops  int
 	Logger *slog.Logger
-	// BusyPoll has the loops of a device of the kernel look for completions instead of sleeping. Soft has none of it.
+	// BusyPoll has the loops of a device of the kernel look for completions instead of sleeping. Soft
+	// has none of it.
 	BusyPoll bool
-	// Soft is what else a device in user space takes. Its address, shards and logger are those from above.
+	// Soft is what else a device in user space takes. Its address, shards and logger are those from
+	// above.
 	Soft roce.Config
 	// Verbs is what else a device of the kernel takes, likewise.
 	Verbs verbs.Config
@@ -31,12 +33,13 @@ type Kernel interface {
 	rdma.Device
 	// Name is the kernel's name of the device.
 	Name() string
-	// Removed is closed when the device can be used no more: the kernel has taken it away, or its address has moved to
-	// another one. Close is still to be called.
+	// Removed is closed when the device can be used no more: the kernel has taken it away, or its
+	// address has moved to another one. Close is still to be called.
 	Removed() <-chan struct{}
 }
 
-// Informant is a Kernel that tells of itself. Its methods may be called from any goroutine that is no loop.
+// Informant is a Kernel that tells of itself. Its methods may be called from any goroutine that is
+// no loop.
 type Informant interface {
 	Info() verbs.Info
 	Stats() verbs.Stats
@@ -78,7 +81,8 @@ func (h *Host) explain(err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) || rxe == "" {
 		return err
 	}
-	remove := fmt.Sprintf("remove it ('rstorectl device remove %s' for each such device, then 'rmmod %s')", rxe, sysfs.RXEDriver)
+	remove := fmt.Sprintf("remove it ('rstorectl device remove %s' for each such device, then 'rmmod %s')", rxe,
+		sysfs.RXEDriver)
 	if rxe == sysfs.RXEDriver {
 		remove = fmt.Sprintf("unload it ('rmmod %s')", rxe)
 	}
@@ -86,5 +90,6 @@ func (h *Host) explain(err error) error {
 	if h.Available() != nil {
 		take = "install the package rstored-rdma and " + take
 	}
-	return fmt.Errorf("UDP port %d is the kernel's, on all addresses: its software RoCE has it (%s); %s, or %s: %w", port, rxe, take, remove, syscall.EADDRINUSE)
+	return fmt.Errorf("UDP port %d is the kernel's, on all addresses: its software RoCE has it (%s); %s, or %s: %w", port,
+		rxe, take, remove, syscall.EADDRINUSE)
 }

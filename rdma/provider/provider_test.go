@@ -27,15 +27,17 @@ func host(t *testing.T, available error) *Host {
 		"mlx5_0/ports/2/state": "1: DOWN", "mlx5_0/ports/2/link_layer": "Ethernet",
 		"mlx5_0/ports/2/gids/0": "0000:0000:0000:0000:0000:ffff:0a00:0101", "mlx5_0/ports/2/gid_attrs/ndevs/0": "ens2",
 		"irdma0/device/uevent": "DRIVER=irdma",
-		"siw0/node_type":       "4: RNIC", "siw0/node_guid": "0099:00ff:fe00:0002", "siw0/ports/1/state": "4: ACTIVE", "siw0/ports/1/link_layer": "Ethernet",
-		"siw0/ports/1/gids/0": "0299:0000:0002:0000:0000:0000:0000:0000",
-		"irdma0/node_type":    "4: RNIC", "irdma0/ports/1/state": "4: ACTIVE", "irdma0/ports/1/link_layer": "Ethernet",
+		"siw0/node_type":       "4: RNIC", "siw0/node_guid": "0099:00ff:fe00:0002", "siw0/ports/1/state": "4: ACTIVE",
+		"siw0/ports/1/link_layer": "Ethernet",
+		"siw0/ports/1/gids/0":     "0299:0000:0002:0000:0000:0000:0000:0000",
+		"irdma0/node_type":        "4: RNIC", "irdma0/ports/1/state": "4: ACTIVE", "irdma0/ports/1/link_layer": "Ethernet",
 		"irdma0/ports/1/gids/0": "0200:0000:0000:0000:0000:0000:0000:0001", "irdma0/ports/1/gid_attrs/ndevs/0": "ens3",
 		"mlx4_0/node_type": "1: CA", "mlx4_0/ports/2/state": "4: ACTIVE", "mlx4_0/ports/2/link_layer": "InfiniBand",
 		"mlx4_0/ports/2/gids/0": "fe80:0000:0000:0000:0002:c903:0012:3456",
-		"rxe0/node_type":        "1: CA", "rxe0/parent": "eth0", "rxe0/ports/1/state": "4: ACTIVE", "rxe0/ports/1/link_layer": "Ethernet",
-		"rxe0/ports/1/gids/1": "0000:0000:0000:0000:0000:ffff:0a00:0401",
-		"bare/node_type":      "1: CA", "bare/ports/1/state": "4: ACTIVE", "bare/ports/1/link_layer": "Ethernet",
+		"rxe0/node_type":        "1: CA", "rxe0/parent": "eth0", "rxe0/ports/1/state": "4: ACTIVE",
+		"rxe0/ports/1/link_layer": "Ethernet",
+		"rxe0/ports/1/gids/1":     "0000:0000:0000:0000:0000:ffff:0a00:0401",
+		"bare/node_type":          "1: CA", "bare/ports/1/state": "4: ACTIVE", "bare/ports/1/link_layer": "Ethernet",
 	} {
 		sys["class/infiniband/"+name] = &fstest.MapFile{Data: []byte(text + "\n")}
 	}
@@ -94,18 +96,30 @@ func TestChoose(t *testing.T) {
 		{"its IPv6 address", Auto, "fd00::1", nil, Verbs, "", "mlx5_0", ""},
 		{"mapped into IPv6", Auto, "::ffff:10.0.0.1", nil, Verbs, "10.0.0.1", "mlx5_0", ""},
 		{"an address of its interface that it does not have", Auto, "10.0.0.9", nil, Soft, "", "", "no RDMA device"},
-		{"a port that is down", Auto, "10.0.1.1", nil, Soft, "", "mlx5_0", "port 2 of mlx5_0, which has the address, is down"},
+		{
+			"a port that is down", Auto, "10.0.1.1", nil, Soft, "", "mlx5_0",
+			"port 2 of mlx5_0, which has the address, is down",
+		},
 		{"asked for though it is down", Verbs, "10.0.1.1", nil, Verbs, "", "mlx5_0", "port 2 of mlx5_0 is down"},
 		{"iWARP, by its interface", Auto, "10.0.2.1", nil, Verbs, "", "irdma0", ""},
-		{"soft iWARP of the kernel, by the MAC address of its interface", Auto, "10.0.6.1", nil, Verbs, "", "siw0", "siw0 has the addresssiw0 is of the kernel's driver siw"},
+		{
+			"soft iWARP of the kernel, by the MAC address of its interface", Auto, "10.0.6.1", nil, Verbs, "", "siw0",
+			"siw0 has the addresssiw0 is of the kernel's driver siw",
+		},
 		{"soft iWARP that is asked for", Verbs, "10.0.6.2", nil, Verbs, "", "siw0", "lets every peer"},
 		{"soft iWARP by its name", Auto, "siw0", nil, Verbs, "10.0.6.1", "siw0", "lets every peer"},
 		{"InfiniBand, by the interface of its port", Auto, "10.0.3.1", nil, Verbs, "", "mlx4_0", ""},
 		{"InfiniBand, by that of another port", Auto, "10.0.3.9", nil, Soft, "", "", "no RDMA device"},
 		{"soft RoCE of the kernel", Auto, "10.0.4.1", nil, Verbs, "", "rxe0", ""},
 		{"an ordinary interface", Auto, "10.0.5.1", nil, Soft, "", "", "no RDMA device of the kernel has the address"},
-		{"a program without the provider", Auto, "10.0.0.1", verbs.ErrNotBuilt, Soft, "", "mlx5_0", "install the package rstored-rdma"},
-		{"asked for of a program without the provider", Verbs, "10.0.0.1", verbs.ErrNotBuilt, "", "", "", "install the package rstored-rdma"},
+		{
+			"a program without the provider", Auto, "10.0.0.1", verbs.ErrNotBuilt, Soft, "", "mlx5_0",
+			"install the package rstored-rdma",
+		},
+		{
+			"asked for of a program without the provider", Verbs, "10.0.0.1", verbs.ErrNotBuilt, "", "", "",
+			"install the package rstored-rdma",
+		},
 		{"asked for where there is none", Verbs, "10.0.5.1", nil, "", "", "", "none has the address 10.0.5.1"},
 		{"soft on a card of RoCE", Soft, "10.0.0.1", nil, Soft, "", "mlx5_0", "may keep the packets"},
 		{"soft beside iWARP", Soft, "10.0.2.1", nil, Soft, "", "irdma0", "asked for"},
@@ -173,7 +187,9 @@ func TestChooseFor(t *testing.T) {
 		source, _ := netip.ParseAddr(c.source)
 		want, _ := netip.ParseAddr(c.addr)
 		got, err := host(t, nil).ChooseFor(c.kind, netip.MustParseAddr(c.remote), source)
-		if (err != nil) != (c.want == "") || err == nil && (got.Kind != c.want || got.Addr != want || want != netip.Addr{} && got.Device == "" && want != netip.MustParseAddr("10.0.5.1")) {
+		if (err != nil) != (c.want == "") ||
+			err == nil && (got.Kind != c.want || got.Addr != want ||
+				want != netip.Addr{} && got.Device == "" && want != netip.MustParseAddr("10.0.5.1")) {
 			t.Errorf("%+v: %+v, %v", c, got, err)
 		}
 	}
@@ -185,7 +201,8 @@ func TestAddresses(t *testing.T) {
 	for _, a := range got {
 		text = append(text, a.String())
 	}
-	if want := []string{"10.0.0.1", "10.0.2.1", "10.0.3.1", "10.0.4.1", "10.0.6.1", "10.0.6.2", "fd00::1"}; err != nil || !slices.Equal(text, want) {
+	if want := []string{"10.0.0.1", "10.0.2.1", "10.0.3.1", "10.0.4.1", "10.0.6.1", "10.0.6.2", "fd00::1"}; err != nil ||
+		!slices.Equal(text, want) {
 		t.Errorf("got %v, %v; want %v", text, err, want)
 	}
 }
@@ -197,7 +214,10 @@ func TestRXE(t *testing.T) {
 	if err := without.explain(taken); !errors.Is(err, taken) || without.RXE() != "" {
 		t.Errorf("without rdma_rxe: %v", err)
 	}
-	module := &Host{Sys: fstest.MapFS{"module/rdma_rxe": &fstest.MapFile{Mode: 0o755 | fs.ModeDir}}, Available: without.Available}
+	module := &Host{
+		Sys:       fstest.MapFS{"module/rdma_rxe": &fstest.MapFile{Mode: 0o755 | fs.ModeDir}},
+		Available: without.Available,
+	}
 	for _, c := range []struct {
 		host *Host
 		says []string

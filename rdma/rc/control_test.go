@@ -194,13 +194,17 @@ func TestCNP(t *testing.T) {
 			if i == 0 {
 				op = wire.WriteFirst
 			}
-			hear(p, q, wire.Packet{Op: op, PSN: wire.PSN(7 + i), RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 4096}, Payload: bytesOf(256), ECN: c.ecn})
+			hear(p, q, wire.Packet{
+				Op: op, PSN: wire.PSN(7 + i), RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 4096},
+				Payload: bytesOf(256), ECN: c.ecn,
+			})
 			for _, k := range say(p, q) {
 				if k.Op != wire.CNP {
 					continue
 				}
 				got++
-				if !k.BECN || k.MigReq || k.AckReq || k.PSN != 0 || !bytes.Equal(k.Payload, make([]byte, 16)) || k.DestQPN != q.attr.DestQPN {
+				if !k.BECN || k.MigReq || k.AckReq || k.PSN != 0 || !bytes.Equal(k.Payload, make([]byte, 16)) ||
+					k.DestQPN != q.attr.DestQPN {
 					t.Errorf("%s: %+v", c.what, k)
 				}
 			}
@@ -251,7 +255,10 @@ func TestReadParts(t *testing.T) {
 	p := newPair(t, 256, 7, size)
 	s := p.s[0]
 	q := s.q
-	p.post(0, rdma.SendWR{ID: 1, Op: rdma.OpRead, Flags: rdma.Signaled, SGL: s.sge(0, size), RemoteAddr: pairVA, RKey: pairKey})
+	p.post(0, rdma.SendWR{
+		ID: 1, Op: rdma.OpRead, Flags: rdma.Signaled, SGL: s.sge(0, size), RemoteAddr: pairVA,
+		RKey: pairKey,
+	})
 	type ask struct {
 		psn wire.PSN
 		off uint64
@@ -324,7 +331,10 @@ func TestResponsesSlowDown(t *testing.T) {
 	}{
 		{"a CNP", func(p *pair, q *QP) { hear(p, q, wire.Packet{Op: wire.CNP, Payload: bytesOf(16)}) }},
 		{"much asked for again", func(p *pair, q *QP) {
-			hear(p, q, wire.Packet{Op: wire.ReadRequest, PSN: 8, RETH: wire.RETH{VA: pairVA + 256, RKey: pairKey, Len: 1<<16 - 256}})
+			hear(p, q, wire.Packet{
+				Op: wire.ReadRequest, PSN: 8,
+				RETH: wire.RETH{VA: pairVA + 256, RKey: pairKey, Len: 1<<16 - 256},
+			})
 		}},
 	} {
 		p, _, q := lone(t, 1)
@@ -396,7 +406,10 @@ func TestRTRAnswers(t *testing.T) {
 	for _, a := range []rdma.QPAttr{
 		{State: rdma.StateReset},
 		{State: rdma.StateInit, Access: rdma.RemoteRead, PKey: wire.DefaultPKey},
-		{State: rdma.StateRTR, LocalAddr: p.s[1].q.flow.Src, RemoteAddr: p.s[0].q.flow.Src, PathMTU: 256, RQPSN: 7, MaxDestRd: 4},
+		{
+			State: rdma.StateRTR, LocalAddr: p.s[1].q.flow.Src, RemoteAddr: p.s[0].q.flow.Src, PathMTU: 256, RQPSN: 7,
+			MaxDestRd: 4,
+		},
 	} {
 		if a.State == rdma.StateRTR {
 			a.LocalAddr, a.RemoteAddr = p.s[0].q.flow.Dst, p.s[0].q.flow.Src
@@ -409,7 +422,10 @@ func TestRTRAnswers(t *testing.T) {
 		t.Error("a deadline with nothing to do")
 	}
 	read := func() {
-		hear(p, q, wire.Packet{Op: wire.ReadRequest, PSN: q.resp.epsn, RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 1 << 14}})
+		hear(p, q, wire.Packet{
+			Op: wire.ReadRequest, PSN: q.resp.epsn,
+			RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 1 << 14},
+		})
 	}
 	read()
 	if n := len(say(p, q)); n != 64 {

@@ -30,7 +30,10 @@ type notifier struct {
 // ECN-capable.
 func (q *QP) flows() {
 	a := &q.attr
-	q.flow = wire.Flow{Src: a.LocalAddr.Unmap(), Dst: a.RemoteAddr.Unmap(), SrcPort: wire.Port, TOS: a.TrafficClass &^ ecnMask}
+	q.flow = wire.Flow{
+		Src: a.LocalAddr.Unmap(), Dst: a.RemoteAddr.Unmap(), SrcPort: wire.Port,
+		TOS: a.TrafficClass &^ ecnMask,
+	}
 	q.data, q.about = q.flow, q.flow
 	if c := q.cfg.CNPTrafficClass &^ ecnMask; c != 0 {
 		q.about.TOS = c

@@ -24,19 +24,38 @@ func TestFatalRequests(t *testing.T) {
 		status rdma.Status
 		nak    func(c *Counters) uint64
 	}{
-		{"wrong R_Key", func(a *side) rdma.SendWR { return write(2, a, 10, pairVA, pairKey+1) }, nil, rdma.RemAccessErr, func(c *Counters) uint64 { return c.TxNAKAccess }},
-		{"beyond the region", func(a *side) rdma.SendWR { return write(2, a, 11, pairVA+size-10, pairKey) }, nil, rdma.RemAccessErr, func(c *Counters) uint64 { return c.TxNAKAccess }},
-		{"address wraps", func(a *side) rdma.SendWR { return write(2, a, 11, 1<<64-5, pairKey) }, nil, rdma.RemAccessErr, func(c *Counters) uint64 { return c.TxNAKAccess }},
-		{"before the region", func(a *side) rdma.SendWR { return write(2, a, 11, pairVA-1, pairKey) }, nil, rdma.RemAccessErr, func(c *Counters) uint64 { return c.TxNAKAccess }},
-		{"READ without the right", func(a *side) rdma.SendWR {
-			return rdma.SendWR{ID: 2, Op: rdma.OpRead, SGL: a.sge(0, 10), RemoteAddr: pairVA, RKey: pairKey}
-		}, func(p *pair) { p.s[1].mem[pairKey].access = rdma.LocalWrite | rdma.RemoteWrite }, rdma.RemAccessErr, func(c *Counters) uint64 { return c.TxNAKAccess }},
-		{"READ not allowed on the QP", func(a *side) rdma.SendWR {
-			return rdma.SendWR{ID: 2, Op: rdma.OpRead, SGL: a.sge(0, 10), RemoteAddr: pairVA, RKey: pairKey}
-		}, func(p *pair) { p.s[1].q.attr.Access = rdma.RemoteWrite }, rdma.RemInvReqErr, func(c *Counters) uint64 { return c.TxNAKInvalid }},
+		{
+			"wrong R_Key", func(a *side) rdma.SendWR { return write(2, a, 10, pairVA, pairKey+1) }, nil, rdma.RemAccessErr,
+			func(c *Counters) uint64 { return c.TxNAKAccess },
+		},
+		{
+			"beyond the region", func(a *side) rdma.SendWR { return write(2, a, 11, pairVA+size-10, pairKey) }, nil,
+			rdma.RemAccessErr, func(c *Counters) uint64 { return c.TxNAKAccess },
+		},
+		{
+			"address wraps", func(a *side) rdma.SendWR { return write(2, a, 11, 1<<64-5, pairKey) }, nil, rdma.RemAccessErr,
+			func(c *Counters) uint64 { return c.TxNAKAccess },
+		},
+		{
+			"before the region", func(a *side) rdma.SendWR { return write(2, a, 11, pairVA-1, pairKey) }, nil, rdma.RemAccessErr,
+			func(c *Counters) uint64 { return c.TxNAKAccess },
+		},
+		{
+			"READ without the right", func(a *side) rdma.SendWR {
+				return rdma.SendWR{ID: 2, Op: rdma.OpRead, SGL: a.sge(0, 10), RemoteAddr: pairVA, RKey: pairKey}
+			}, func(p *pair) { p.s[1].mem[pairKey].access = rdma.LocalWrite | rdma.RemoteWrite }, rdma.RemAccessErr,
+			func(c *Counters) uint64 { return c.TxNAKAccess },
+		},
+		{
+			"READ not allowed on the QP", func(a *side) rdma.SendWR {
+				return rdma.SendWR{ID: 2, Op: rdma.OpRead, SGL: a.sge(0, 10), RemoteAddr: pairVA, RKey: pairKey}
+			}, func(p *pair) { p.s[1].q.attr.Access = rdma.RemoteWrite }, rdma.RemInvReqErr,
+			func(c *Counters) uint64 { return c.TxNAKInvalid },
+		},
 		{
 			"WRITE not allowed on the QP", func(a *side) rdma.SendWR { return write(2, a, 11, pairVA, pairKey) },
-			func(p *pair) { p.s[1].q.attr.Access = rdma.RemoteRead }, rdma.RemInvReqErr, func(c *Counters) uint64 { return c.TxNAKInvalid },
+			func(p *pair) { p.s[1].q.attr.Access = rdma.RemoteRead }, rdma.RemInvReqErr,
+			func(c *Counters) uint64 { return c.TxNAKInvalid },
 		},
 		{"SEND longer than the receive", func(a *side) rdma.SendWR {
 			return rdma.SendWR{ID: 2, Op: rdma.OpSend, SGL: a.sge(0, 5000)}
@@ -45,7 +64,10 @@ func TestFatalRequests(t *testing.T) {
 			return rdma.SendWR{ID: 2, Op: rdma.OpSendInv, SGL: a.sge(0, 5), InvRKey: 77}
 		}, func(p *pair) { p.recv(1, 0, 4999) }, rdma.RemAccessErr, func(c *Counters) uint64 { return c.TxNAKAccess }},
 		{"local memory of another region", func(a *side) rdma.SendWR {
-			return rdma.SendWR{ID: 2, Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: make([]byte, 8), LKey: pairKey}}, RemoteAddr: pairVA, RKey: pairKey}
+			return rdma.SendWR{
+				ID: 2, Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: make([]byte, 8), LKey: pairKey}},
+				RemoteAddr: pairVA, RKey: pairKey,
+			}
 		}, nil, rdma.LocProtErr, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -70,7 +92,8 @@ func TestFatalRequests(t *testing.T) {
 			p.post(0, c.wr(a), write(3, a, 10, pairVA, pairKey))
 			p.recv(0, 0, 10)
 			p.until(10*rdma.Second, func() bool { return len(a.sent) == 3 && len(a.got) == 1 })
-			if a.sent[0].Status != rdma.Success || a.sent[1].Status != c.status || a.sent[1].ID != 2 || a.sent[2].Status != rdma.WRFlushErr || a.got[0].Status != rdma.WRFlushErr {
+			if a.sent[0].Status != rdma.Success || a.sent[1].Status != c.status || a.sent[1].ID != 2 ||
+				a.sent[2].Status != rdma.WRFlushErr || a.got[0].Status != rdma.WRFlushErr {
 				t.Errorf("completions %+v, receives %+v", a.sent, a.got)
 			}
 			if a.q.State() != rdma.StateErr || a.q.Err() == nil {
@@ -161,7 +184,8 @@ func TestWriteWithImmediateTakesAReceive(t *testing.T) {
 	}
 	p.recv(1, 0, 0)
 	p.until(rdma.Second, func() bool { return len(b.got) == 1 && len(a.sent) == 1 })
-	if g := b.got[0]; g.Op != rdma.WCRecvWithImm || g.Imm != 0xabcd || g.ByteLen != 1000 || string(b.buf[2000:2011]) != "immediately" {
+	if g := b.got[0]; g.Op != rdma.WCRecvWithImm || g.Imm != 0xabcd || g.ByteLen != 1000 ||
+		string(b.buf[2000:2011]) != "immediately" {
 		t.Errorf("%+v", g)
 	}
 }
@@ -199,7 +223,10 @@ func TestMoreReadsThanNegotiatedWait(t *testing.T) {
 	p := newPair(t, 256, 7, 1<<16)
 	a, b := p.s[0], p.s[1]
 	for i := range 40 {
-		p.post(0, rdma.SendWR{ID: uint64(i), Op: rdma.OpRead, Flags: rdma.Signaled, SGL: a.sge(i*1000, 1000), RemoteAddr: pairVA, RKey: pairKey})
+		p.post(0, rdma.SendWR{
+			ID: uint64(i), Op: rdma.OpRead, Flags: rdma.Signaled, SGL: a.sge(i*1000, 1000),
+			RemoteAddr: pairVA, RKey: pairKey,
+		})
 	}
 	p.until(rdma.Second, func() bool { return len(a.sent) == 40 })
 	if b.q.n.TxNAKInvalid != 0 {
@@ -254,7 +281,10 @@ func TestQueueLimitsAndBadRequests(t *testing.T) {
 func TestForeignPackets(t *testing.T) {
 	p := newPair(t, 1024, 7, 1<<16)
 	q := p.s[1].q
-	good := wire.Packet{Src: q.flow.Dst, Dst: q.flow.Src, Op: wire.WriteOnly, PKey: wire.DefaultPKey, PSN: 7, RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 4}, Payload: []byte("evil")}
+	good := wire.Packet{
+		Src: q.flow.Dst, Dst: q.flow.Src, Op: wire.WriteOnly, PKey: wire.DefaultPKey, PSN: 7,
+		RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 4}, Payload: []byte("evil"),
+	}
 	for name, change := range map[string]func(*wire.Packet){
 		"source":      func(k *wire.Packet) { k.Src = netip.MustParseAddr("192.0.2.9") },
 		"destination": func(k *wire.Packet) { k.Dst = netip.MustParseAddr("192.0.2.9") },
@@ -296,8 +326,9 @@ func TestCNPOfAnotherPartition(t *testing.T) {
 	}
 }
 
-// TestReservedOpcodes: what the class has no meaning for is an invalid request where a request is due, and nothing
-// elsewhere, so that nobody ends a connection who does not know its sequence number.
+// TestReservedOpcodes: what the class has no meaning for is an invalid request where a request is
+// due, and nothing elsewhere, so that nobody ends a connection who does not know its sequence
+// number.
 func TestReservedOpcodes(t *testing.T) {
 	for _, c := range []struct {
 		op   wire.Opcode
@@ -311,7 +342,8 @@ func TestReservedOpcodes(t *testing.T) {
 			t.Errorf("opcode %#x at PSN %d: %v", uint8(c.op), c.psn, q.State())
 		}
 		out := say(p, q)
-		if c.ends && (len(out) != 1 || out[0].AETH.Syndrome != wire.NAKInvalidRequest || out[0].PSN != 7) || !c.ends && len(out) != 0 {
+		if c.ends && (len(out) != 1 || out[0].AETH.Syndrome != wire.NAKInvalidRequest || out[0].PSN != 7) ||
+			!c.ends && len(out) != 0 {
 			t.Errorf("opcode %#x at PSN %d: sent %+v", uint8(c.op), c.psn, out)
 		}
 	}
@@ -320,7 +352,11 @@ func TestReservedOpcodes(t *testing.T) {
 func TestSteadyStateDoesNotAllocate(t *testing.T) {
 	p := newPair(t, 4096, 7, 1<<20)
 	a, b := p.s[0], p.s[1]
-	wr := []rdma.SendWR{write(1, a, 65536, pairVA, pairKey), {ID: 2, Op: rdma.OpRead, SGL: a.sge(0, 65536), RemoteAddr: pairVA, RKey: pairKey}, {ID: 3, Op: rdma.OpSend, Flags: rdma.Signaled, SGL: a.sge(0, 4096)}}
+	wr := []rdma.SendWR{
+		write(1, a, 65536, pairVA, pairKey),
+		{ID: 2, Op: rdma.OpRead, SGL: a.sge(0, 65536), RemoteAddr: pairVA, RKey: pairKey},
+		{ID: 3, Op: rdma.OpSend, Flags: rdma.Signaled, SGL: a.sge(0, 4096)},
+	}
 	rr := []rdma.RecvWR{{SGL: b.sge(0, 4096)}}
 	x := exchange{batch: wire.NewBatch(256), side: p.s}
 	if n := testing.AllocsPerRun(50, func() { x.run(t, wr, rr) }); n != 0 {
@@ -377,7 +413,12 @@ func BenchmarkEngine(b *testing.B) {
 		name string
 		op   rdma.SendOp
 		n    int
-	}{{"WRITE/4KiB", rdma.OpWrite, 4096}, {"WRITE/1MiB", rdma.OpWrite, 1 << 20}, {"READ/1MiB", rdma.OpRead, 1 << 20}, {"SEND/64B", rdma.OpSend, 64}} {
+	}{
+		{"WRITE/4KiB", rdma.OpWrite, 4096},
+		{"WRITE/1MiB", rdma.OpWrite, 1 << 20},
+		{"READ/1MiB", rdma.OpRead, 1 << 20},
+		{"SEND/64B", rdma.OpSend, 64},
+	} {
 		b.Run(c.name, func(b *testing.B) {
 			p := newPair(b, 4096, 7, 1<<20)
 			wr := []rdma.SendWR{{Op: c.op, Flags: rdma.Signaled, SGL: p.s[0].sge(0, c.n), RemoteAddr: pairVA, RKey: pairKey}}
@@ -400,7 +441,10 @@ func BenchmarkEngine(b *testing.B) {
 func FuzzReceive(f *testing.F) {
 	f.Add([]byte{4, 0, 0xff, 0xff, 0, 0, 0, 1, 0x80, 0, 0, 7, 1, 2, 3, 4, 0, 0, 0, 0})
 	f.Add([]byte{0x11, 0, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 8, 0x1f, 0, 0, 1, 0, 0, 0, 0})
-	f.Add([]byte{0x0c, 0, 0xff, 0xff, 0, 0, 0, 1, 0x80, 0, 0, 7, 0, 0, 0x70, 0, 0, 0, 0, 0, 0, 0, 0x11, 0, 0, 0, 4, 0, 0, 0, 0, 0})
+	f.Add([]byte{
+		0x0c, 0, 0xff, 0xff, 0, 0, 0, 1, 0x80, 0, 0, 7, 0, 0, 0x70, 0, 0, 0, 0, 0, 0, 0, 0x11, 0, 0, 0, 4, 0, 0,
+		0, 0, 0,
+	})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p := newPair(t, 256, 7, 4096)
 		s := p.s[1]
@@ -409,7 +453,10 @@ func FuzzReceive(f *testing.F) {
 		if err := s.q.PostRecv(p.now, []rdma.RecvWR{{SGL: []rdma.SGE{{Buf: s.buf[2048:3072], LKey: 2}}}}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.q.PostSend(p.now, []rdma.SendWR{{Op: rdma.OpRead, SGL: []rdma.SGE{{Buf: s.buf[2048:3072], LKey: 2}}, RKey: 1}, {Op: rdma.OpSend}}); err != nil {
+		if err := s.q.PostSend(p.now, []rdma.SendWR{{
+			Op: rdma.OpRead, SGL: []rdma.SGE{{Buf: s.buf[2048:3072], LKey: 2}},
+			RKey: 1,
+		}, {Op: rdma.OpSend}}); err != nil {
 			t.Fatal(err)
 		}
 		var k wire.Packet

@@ -19,8 +19,8 @@ const (
 	readAt    = 1 << 19 // and READ comes from there
 )
 
-// service is a pair in which side 1 answers numbered calls of side 0, each with a READ, a WRITE and a
-// reply that has its number.
+// service is a pair in which side 1 answers numbered calls of side 0, each with a READ, a WRITE and
+// a reply that has its number.
 type service struct {
 	*pair
 	calls, replies int // sent, arrived
@@ -64,7 +64,10 @@ func (s *service) serve() {
 		if n := binary.BigEndian.Uint64(b.buf[wc.ID:]); n != uint64(s.served) || wc.ByteLen != callSize {
 			s.t.Fatalf("call %d of %d bytes where %d comes", n, wc.ByteLen, s.served)
 		}
-		s.post(1, rdma.SendWR{ID: uint64(s.served), Op: rdma.OpRead, Flags: rdma.Signaled, SGL: b.sge(1<<19, bulkSize), RemoteAddr: pairVA + readAt, RKey: pairKey})
+		s.post(1, rdma.SendWR{
+			ID: uint64(s.served), Op: rdma.OpRead, Flags: rdma.Signaled, SGL: b.sge(1<<19, bulkSize),
+			RemoteAddr: pairVA + readAt, RKey: pairKey,
+		})
 		s.served++
 		s.reading++
 	}
@@ -122,8 +125,9 @@ func (s *service) move() {
 	s.receive()
 }
 
-// TestHandover moves the serving side of a connection from one queue pair to another, again and again, while
-// calls come over a wire that loses, repeats and reorders: each is served once, in order.
+// TestHandover moves the serving side of a connection from one queue pair to another, again and
+// again, while calls come over a wire that loses, repeats and reorders: each is served once, in
+// order.
 func TestHandover(t *testing.T) {
 	for _, seed := range seeds(t, 6) {
 		rnd := rand.New(rand.NewPCG(seed, 9))

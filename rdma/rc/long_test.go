@@ -51,7 +51,10 @@ func TestLongestMessage(t *testing.T) {
 				}
 			}
 			n := x.side[1].q.n
-			got := map[rdma.SendOp]uint64{rdma.OpSend: n.RxBytesSend, rdma.OpWrite: n.RxBytesWrite, rdma.OpRead: x.side[0].q.n.RxBytesReadResponse}[op]
+			got := map[rdma.SendOp]uint64{
+				rdma.OpSend: n.RxBytesSend, rdma.OpWrite: n.RxBytesWrite,
+				rdma.OpRead: x.side[0].q.n.RxBytesReadResponse,
+			}[op]
 			if got != MessageMax {
 				t.Errorf("MTU %d, operation %d: %d bytes arrived", mtu, op, got)
 			}
@@ -61,7 +64,10 @@ func TestLongestMessage(t *testing.T) {
 		}
 		s := p.s[0].q
 		s.cfg.Caps.MaxSendSGE++
-		if err := s.PostSend(x.now, []rdma.SendWR{{Op: rdma.OpWrite, SGL: append(sgl[:pieces:pieces], rdma.SGE{Buf: mem[:1]})}}); err == nil {
+		if err := s.PostSend(x.now, []rdma.SendWR{{
+			Op:  rdma.OpWrite,
+			SGL: append(sgl[:pieces:pieces], rdma.SGE{Buf: mem[:1]}),
+		}}); err == nil {
 			t.Errorf("MTU %d: a message of more than 2^31 bytes is taken", mtu)
 		}
 	}

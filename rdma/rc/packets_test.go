@@ -59,26 +59,118 @@ func TestRefusedPackets(t *testing.T) {
 		packets []wire.Packet
 		nak     uint8
 	}{
-		{"a SEND that does not begin", nil, []wire.Packet{{Op: wire.SendMiddle, PSN: 7, Payload: bytesOf(256)}}, wire.NAKInvalidRequest},
-		{"a WRITE that does not begin", nil, []wire.Packet{{Op: wire.WriteLast, PSN: 7, Payload: bytesOf(1)}}, wire.NAKInvalidRequest},
-		{"a SEND within a WRITE", nil, []wire.Packet{{Op: wire.WriteFirst, PSN: 7, RETH: reth, Payload: bytesOf(256)}, {Op: wire.SendLast, PSN: 8, Payload: bytesOf(1)}}, wire.NAKInvalidRequest},
-		{"a READ within a SEND", recvs(2), []wire.Packet{{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(256)}, read(8)}, wire.NAKInvalidRequest},
-		{"a message within a message", recvs(2), []wire.Packet{{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(256)}, {Op: wire.SendOnly, PSN: 8}}, wire.NAKInvalidRequest},
-		{"a first packet that is short", recvs(1), []wire.Packet{{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(252)}}, wire.NAKInvalidRequest},
-		{"a middle packet with padding", recvs(1), []wire.Packet{{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(256)}, {Op: wire.SendMiddle, PSN: 8, Payload: bytesOf(255), Pad: 1}}, wire.NAKInvalidRequest},
-		{"a last packet without payload", recvs(1), []wire.Packet{{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(256)}, {Op: wire.SendLast, PSN: 8}}, wire.NAKInvalidRequest},
-		{"a packet over the path MTU", recvs(1), []wire.Packet{{Op: wire.SendOnly, PSN: 7, Payload: bytesOf(260)}}, wire.NAKInvalidRequest},
-		{"a WRITE of less than it says", nil, []wire.Packet{{Op: wire.WriteOnly, PSN: 7, RETH: with(100), Payload: bytesOf(96)}}, wire.NAKInvalidRequest},
-		{"a WRITE of more than it says", nil, []wire.Packet{{Op: wire.WriteFirst, PSN: 7, RETH: with(300), Payload: bytesOf(256)}, {Op: wire.WriteLast, PSN: 8, Payload: bytesOf(48)}}, wire.NAKInvalidRequest},
-		{"a WRITE that goes on after its end", nil, []wire.Packet{{Op: wire.WriteFirst, PSN: 7, RETH: with(256), Payload: bytesOf(256)}}, wire.NAKInvalidRequest},
-		{"a WRITE of more than 2^31 bytes", nil, []wire.Packet{{Op: wire.WriteFirst, PSN: 7, RETH: with(1<<31 + 1), Payload: bytesOf(256)}}, wire.NAKInvalidRequest},
-		{"a WRITE to memory that is withdrawn meanwhile", nil, []wire.Packet{{Op: wire.WriteFirst, PSN: 7, RETH: wire.RETH{VA: 0, RKey: 99, Len: 300}, Payload: bytesOf(256)}, {Op: wire.WriteLast, PSN: 8, Payload: bytesOf(44)}}, wire.NAKRemoteAccess},
-		{"a READ of more than 2^31 bytes", nil, []wire.Packet{{Op: wire.ReadRequest, PSN: 7, RETH: with(1<<31 + 1)}}, wire.NAKInvalidRequest},
-		{"a READ beyond the region", nil, []wire.Packet{{Op: wire.ReadRequest, PSN: 7, RETH: with(1<<16 + 1)}}, wire.NAKRemoteAccess},
-		{"READs beyond those agreed on", nil, []wire.Packet{read(7), read(8), read(9), read(10), read(11)}, wire.NAKInvalidRequest},
-		{"an atomic on an unaligned word", nil, []wire.Packet{{Op: wire.FetchAdd, PSN: 7, Atomic: wire.Atomic{VA: pairVA + 4, RKey: pairKey}}}, wire.NAKInvalidRequest},
-		{"an atomic beyond the region", nil, []wire.Packet{{Op: wire.CompareSwap, PSN: 7, Atomic: wire.Atomic{VA: pairVA + 1<<16, RKey: pairKey}}}, wire.NAKRemoteAccess},
-		{"an atomic that the QP does not allow", func(_ *pair, q *QP) { q.attr.Access = rdma.RemoteRead }, []wire.Packet{{Op: wire.FetchAdd, PSN: 7, Atomic: atomic}}, wire.NAKInvalidRequest},
+		{
+			"a SEND that does not begin", nil,
+			[]wire.Packet{{Op: wire.SendMiddle, PSN: 7, Payload: bytesOf(256)}},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"a WRITE that does not begin", nil,
+			[]wire.Packet{{Op: wire.WriteLast, PSN: 7, Payload: bytesOf(1)}},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"a SEND within a WRITE", nil,
+			[]wire.Packet{
+				{Op: wire.WriteFirst, PSN: 7, RETH: reth, Payload: bytesOf(256)},
+				{Op: wire.SendLast, PSN: 8, Payload: bytesOf(1)},
+			},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"a READ within a SEND", recvs(2),
+			[]wire.Packet{{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(256)}, read(8)},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"a message within a message", recvs(2),
+			[]wire.Packet{{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(256)}, {Op: wire.SendOnly, PSN: 8}},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"a first packet that is short", recvs(1),
+			[]wire.Packet{{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(252)}},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"a middle packet with padding", recvs(1),
+			[]wire.Packet{
+				{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(256)},
+				{Op: wire.SendMiddle, PSN: 8, Payload: bytesOf(255), Pad: 1},
+			},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"a last packet without payload", recvs(1),
+			[]wire.Packet{{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(256)}, {Op: wire.SendLast, PSN: 8}},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"a packet over the path MTU", recvs(1),
+			[]wire.Packet{{Op: wire.SendOnly, PSN: 7, Payload: bytesOf(260)}},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"a WRITE of less than it says", nil,
+			[]wire.Packet{{Op: wire.WriteOnly, PSN: 7, RETH: with(100), Payload: bytesOf(96)}},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"a WRITE of more than it says", nil,
+			[]wire.Packet{
+				{Op: wire.WriteFirst, PSN: 7, RETH: with(300), Payload: bytesOf(256)},
+				{Op: wire.WriteLast, PSN: 8, Payload: bytesOf(48)},
+			},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"a WRITE that goes on after its end", nil,
+			[]wire.Packet{{Op: wire.WriteFirst, PSN: 7, RETH: with(256), Payload: bytesOf(256)}},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"a WRITE of more than 2^31 bytes", nil,
+			[]wire.Packet{{Op: wire.WriteFirst, PSN: 7, RETH: with(1<<31 + 1), Payload: bytesOf(256)}},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"a WRITE to memory that is withdrawn meanwhile", nil,
+			[]wire.Packet{
+				{Op: wire.WriteFirst, PSN: 7, RETH: wire.RETH{VA: 0, RKey: 99, Len: 300}, Payload: bytesOf(256)},
+				{Op: wire.WriteLast, PSN: 8, Payload: bytesOf(44)},
+			},
+			wire.NAKRemoteAccess,
+		},
+		{
+			"a READ of more than 2^31 bytes", nil,
+			[]wire.Packet{{Op: wire.ReadRequest, PSN: 7, RETH: with(1<<31 + 1)}},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"a READ beyond the region", nil,
+			[]wire.Packet{{Op: wire.ReadRequest, PSN: 7, RETH: with(1<<16 + 1)}},
+			wire.NAKRemoteAccess,
+		},
+		{
+			"READs beyond those agreed on", nil,
+			[]wire.Packet{read(7), read(8), read(9), read(10), read(11)},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"an atomic on an unaligned word", nil,
+			[]wire.Packet{{Op: wire.FetchAdd, PSN: 7, Atomic: wire.Atomic{VA: pairVA + 4, RKey: pairKey}}},
+			wire.NAKInvalidRequest,
+		},
+		{
+			"an atomic beyond the region", nil,
+			[]wire.Packet{{Op: wire.CompareSwap, PSN: 7, Atomic: wire.Atomic{VA: pairVA + 1<<16, RKey: pairKey}}},
+			wire.NAKRemoteAccess,
+		},
+		{
+			"an atomic that the QP does not allow", func(_ *pair, q *QP) { q.attr.Access = rdma.RemoteRead },
+			[]wire.Packet{{Op: wire.FetchAdd, PSN: 7, Atomic: atomic}},
+			wire.NAKInvalidRequest,
+		},
 		{"a receive of memory that is not registered", func(p *pair, q *QP) {
 			if err := q.PostRecv(p.now, []rdma.RecvWR{{SGL: []rdma.SGE{{Buf: make([]byte, 9), LKey: 5}}}}); err != nil {
 				p.t.Fatal(err)
@@ -104,7 +196,8 @@ func TestRefusedPackets(t *testing.T) {
 				t.Fatal("no NAK")
 			}
 			if nak := out[len(out)-1]; nak.Op != wire.Acknowledge || nak.AETH.Syndrome != c.nak || nak.PSN != last.PSN {
-				t.Errorf("answered by %v, syndrome %#x (%s), PSN %d", nak.Op, nak.AETH.Syndrome, SyndromeText(nak.AETH.Syndrome), nak.PSN)
+				t.Errorf("answered by %v, syndrome %#x (%s), PSN %d", nak.Op, nak.AETH.Syndrome, SyndromeText(nak.AETH.Syndrome),
+					nak.PSN)
 			}
 			if q.State() != rdma.StateErr || q.Err() == nil {
 				t.Errorf("in %v: %v", q.State(), q.Err())
@@ -145,27 +238,87 @@ func TestResponses(t *testing.T) {
 		counter   func(*Counters) uint64
 	}{
 		{name: "an ACK for each", packets: []wire.Packet{ack(7, 0), ack(8, 0)}, succeeded: 1},
-		{name: "everything", packets: []wire.Packet{acked, first, last, {Op: wire.AtomicAck, PSN: 11, AtomicAck: 5}}, succeeded: 3},
+		{
+			name: "everything", packets: []wire.Packet{acked, first, last, {Op: wire.AtomicAck, PSN: 11, AtomicAck: 5}},
+			succeeded: 3,
+		},
 		{name: "READ data acknowledges the WRITE", packets: []wire.Packet{first, last}, succeeded: 2},
-		{name: "an ACK of what was never sent", packets: []wire.Packet{ack(12, 0)}, counter: func(n *Counters) uint64 { return n.RxGhostAck }},
-		{name: "an ACK again", packets: []wire.Packet{acked, ack(7, 0)}, succeeded: 1, counter: func(n *Counters) uint64 { return n.RxStaleResponse }},
-		{name: "a reserved syndrome", packets: []wire.Packet{ack(8, 0x40)}, counter: func(n *Counters) uint64 { return n.RxBadResponse }},
-		{name: "a NAK of a reserved code", packets: []wire.Packet{ack(7, wire.SyndromeTypeNAK|9)}, failed: rdma.RemOpErr, counter: func(n *Counters) uint64 { return n.RxNAKOperation }},
+		{
+			name: "an ACK of what was never sent", packets: []wire.Packet{ack(12, 0)},
+			counter: func(n *Counters) uint64 { return n.RxGhostAck },
+		},
+		{
+			name: "an ACK again", packets: []wire.Packet{acked, ack(7, 0)}, succeeded: 1,
+			counter: func(n *Counters) uint64 { return n.RxStaleResponse },
+		},
+		{
+			name: "a reserved syndrome", packets: []wire.Packet{ack(8, 0x40)},
+			counter: func(n *Counters) uint64 { return n.RxBadResponse },
+		},
+		{
+			name: "a NAK of a reserved code", packets: []wire.Packet{ack(7, wire.SyndromeTypeNAK|9)}, failed: rdma.RemOpErr,
+			counter: func(n *Counters) uint64 { return n.RxNAKOperation },
+		},
 		{name: "a NAK of the first", packets: []wire.Packet{ack(7, wire.NAKRemoteAccess)}, failed: rdma.RemAccessErr},
-		{name: "a NAK of the READ", packets: []wire.Packet{ack(9, wire.NAKInvalidRequest)}, succeeded: 1, failed: rdma.RemInvReqErr},
-		{name: "a NAK of what is beyond a READ without data", packets: []wire.Packet{ack(11, wire.NAKRemoteOp)}, succeeded: 1},
+		{
+			name: "a NAK of the READ", packets: []wire.Packet{ack(9, wire.NAKInvalidRequest)}, succeeded: 1,
+			failed: rdma.RemInvReqErr,
+		},
+		{
+			name: "a NAK of what is beyond a READ without data", packets: []wire.Packet{ack(11, wire.NAKRemoteOp)},
+			succeeded: 1,
+		},
 		{name: "a sequence NAK beyond", packets: []wire.Packet{ack(11, wire.NAKSequence)}, succeeded: 1},
-		{name: "RNR of the READ", packets: []wire.Packet{ack(9, wire.SyndromeRNR|1)}, succeeded: 1, counter: func(n *Counters) uint64 { return n.RxRNR }},
-		{name: "RNR of what is beyond", packets: []wire.Packet{ack(11, wire.SyndromeRNR|1)}, succeeded: 1, counter: func(n *Counters) uint64 { return n.RxRNR }},
-		{name: "READ data with a NAK in it", packets: []wire.Packet{{Op: wire.ReadRespFirst, PSN: 9, AETH: wire.AETH{Syndrome: wire.NAKRemoteOp}, Payload: bytesOf(256)}}, failed: rdma.BadRespErr},
-		{name: "READ data for the WRITE", packets: []wire.Packet{{Op: wire.ReadRespOnly, PSN: 8, Payload: bytesOf(4)}}, failed: rdma.BadRespErr},
-		{name: "READ data for the atomic", packets: []wire.Packet{acked, first, last, {Op: wire.ReadRespOnly, PSN: 11, Payload: bytesOf(8)}}, succeeded: 2, failed: rdma.BadRespErr},
-		{name: "READ data that is short", packets: []wire.Packet{acked, {Op: wire.ReadRespFirst, PSN: 9, Payload: bytesOf(252)}}, succeeded: 1, failed: rdma.BadRespErr},
-		{name: "READ data that is long", packets: []wire.Packet{acked, first, {Op: wire.ReadRespLast, PSN: 10, Payload: bytesOf(48)}}, succeeded: 1, failed: rdma.BadRespErr},
-		{name: "READ data again", packets: []wire.Packet{acked, first, first}, succeeded: 1, counter: func(n *Counters) uint64 { return n.RxStaleResponse }},
-		{name: "READ data with a gap", packets: []wire.Packet{acked, last}, succeeded: 1, counter: func(n *Counters) uint64 { return n.ReadReissues }},
-		{name: "an atomic's result for the READ", packets: []wire.Packet{acked, {Op: wire.AtomicAck, PSN: 9}}, succeeded: 1, failed: rdma.BadRespErr},
-		{name: "an atomic's result before the READ's data", packets: []wire.Packet{acked, {Op: wire.AtomicAck, PSN: 11}}, succeeded: 1},
+		{
+			name: "RNR of the READ", packets: []wire.Packet{ack(9, wire.SyndromeRNR|1)}, succeeded: 1,
+			counter: func(n *Counters) uint64 { return n.RxRNR },
+		},
+		{
+			name: "RNR of what is beyond", packets: []wire.Packet{ack(11, wire.SyndromeRNR|1)}, succeeded: 1,
+			counter: func(n *Counters) uint64 { return n.RxRNR },
+		},
+		{
+			name: "READ data with a NAK in it",
+			packets: []wire.Packet{{
+				Op: wire.ReadRespFirst, PSN: 9, AETH: wire.AETH{Syndrome: wire.NAKRemoteOp},
+				Payload: bytesOf(256),
+			}}, failed: rdma.BadRespErr,
+		},
+		{
+			name: "READ data for the WRITE", packets: []wire.Packet{{Op: wire.ReadRespOnly, PSN: 8, Payload: bytesOf(4)}},
+			failed: rdma.BadRespErr,
+		},
+		{
+			name:    "READ data for the atomic",
+			packets: []wire.Packet{acked, first, last, {Op: wire.ReadRespOnly, PSN: 11, Payload: bytesOf(8)}}, succeeded: 2,
+			failed: rdma.BadRespErr,
+		},
+		{
+			name:    "READ data that is short",
+			packets: []wire.Packet{acked, {Op: wire.ReadRespFirst, PSN: 9, Payload: bytesOf(252)}}, succeeded: 1,
+			failed: rdma.BadRespErr,
+		},
+		{
+			name:    "READ data that is long",
+			packets: []wire.Packet{acked, first, {Op: wire.ReadRespLast, PSN: 10, Payload: bytesOf(48)}}, succeeded: 1,
+			failed: rdma.BadRespErr,
+		},
+		{
+			name: "READ data again", packets: []wire.Packet{acked, first, first}, succeeded: 1,
+			counter: func(n *Counters) uint64 { return n.RxStaleResponse },
+		},
+		{
+			name: "READ data with a gap", packets: []wire.Packet{acked, last}, succeeded: 1,
+			counter: func(n *Counters) uint64 { return n.ReadReissues },
+		},
+		{
+			name: "an atomic's result for the READ", packets: []wire.Packet{acked, {Op: wire.AtomicAck, PSN: 9}}, succeeded: 1,
+			failed: rdma.BadRespErr,
+		},
+		{
+			name: "an atomic's result before the READ's data", packets: []wire.Packet{acked, {Op: wire.AtomicAck, PSN: 11}},
+			succeeded: 1,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, s, q := lone(t, 0)
@@ -212,7 +365,11 @@ func TestResponses(t *testing.T) {
 // TestDuplicates: what is sent again is not done again, and answered as far as it can be.
 func TestDuplicates(t *testing.T) {
 	p, s, q := lone(t, 1)
-	readReq := wire.Packet{Op: wire.ReadRequest, PSN: 7, AckReq: true, RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 600}} // 7, 8, 9
+	// 7, 8, 9
+	readReq := wire.Packet{
+		Op: wire.ReadRequest, PSN: 7, AckReq: true,
+		RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 600},
+	}
 	add := wire.Packet{Op: wire.FetchAdd, PSN: 10, Atomic: wire.Atomic{VA: pairVA + 800, RKey: pairKey, SwapAdd: 3}}
 	hear(p, q, readReq)
 	hear(p, q, add)
@@ -263,7 +420,8 @@ func TestDuplicates(t *testing.T) {
 	// connection with it: the requester waits for the rest.
 	hear(p, q, wire.Packet{Op: wire.ReadRequest, PSN: 11, RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 600}})
 	delete(s.mem, pairKey)
-	if out := say(p, q); len(out) != 1 || out[0].AETH.Syndrome != wire.NAKRemoteAccess || out[0].PSN != 11 || q.State() != rdma.StateErr {
+	if out := say(p, q); len(out) != 1 || out[0].AETH.Syndrome != wire.NAKRemoteAccess || out[0].PSN != 11 ||
+		q.State() != rdma.StateErr {
 		t.Errorf("%+v in %v", out, q.State())
 	}
 }
@@ -363,7 +521,8 @@ func TestStates(t *testing.T) {
 				}
 			}
 			p.poll(s)
-			if flushed := len(s.sent) == 1 && s.sent[0].Status == rdma.WRFlushErr && len(s.got) == 1 && s.got[0].Status == rdma.WRFlushErr; flushed != (c.state == rdma.StateErr) {
+			if flushed := len(s.sent) == 1 && s.sent[0].Status == rdma.WRFlushErr && len(s.got) == 1 &&
+				s.got[0].Status == rdma.WRFlushErr; flushed != (c.state == rdma.StateErr) {
 				t.Errorf("completions %+v %+v", s.sent, s.got)
 			}
 		})
@@ -386,8 +545,11 @@ func TestBadAttributes(t *testing.T) {
 	good := q.Attr()
 	good.State, good.LocalAddr, good.RemoteAddr = rdma.StateRTR, q.flow.Src, q.flow.Dst
 	for name, change := range map[string]func(*rdma.QPAttr){
-		"an MTU that is none":    func(a *rdma.QPAttr) { a.PathMTU = 1500 },
-		"addresses of two kinds": func(a *rdma.QPAttr) { a.RemoteAddr = p.s[1].q.flow.Src.Next(); a.LocalAddr = netip.IPv6Loopback() },
+		"an MTU that is none": func(a *rdma.QPAttr) { a.PathMTU = 1500 },
+		"addresses of two kinds": func(a *rdma.QPAttr) {
+			a.RemoteAddr = p.s[1].q.flow.Src.Next()
+			a.LocalAddr = netip.IPv6Loopback()
+		},
 	} {
 		q := New(Config{Mem: memory{}})
 		if err := q.Modify(p.now, rdma.QPAttr{State: rdma.StateInit}); err != nil {
@@ -491,7 +653,10 @@ func TestRecorder(t *testing.T) {
 // for few packets.
 func TestOwesAck(t *testing.T) {
 	write := func(psn wire.PSN) wire.Packet {
-		return wire.Packet{Op: wire.WriteOnly, PSN: psn, AckReq: true, RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 4}, Payload: bytesOf(4)}
+		return wire.Packet{
+			Op: wire.WriteOnly, PSN: psn, AckReq: true, RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 4},
+			Payload: bytesOf(4),
+		}
 	}
 	p, s, q := lone(t, 1)
 	if q.OwesAck(p.now) {

@@ -43,7 +43,8 @@ func (m memory) Local(_, lkey uint32, buf []byte, write bool) rdma.Status {
 
 func (m memory) Remote(_, _, rkey uint32, va uint64, n uint32, need rdma.Access) ([]byte, rdma.Status) {
 	r := m[rkey]
-	if r == nil || r.access&need != need || va < r.va || va-r.va > uint64(len(r.buf)) || uint64(n) > uint64(len(r.buf))-(va-r.va) {
+	if r == nil || r.access&need != need || va < r.va || va-r.va > uint64(len(r.buf)) ||
+		uint64(n) > uint64(len(r.buf))-(va-r.va) {
 		return nil, rdma.RemAccessErr
 	}
 	return r.buf[va-r.va:][:n:n], rdma.Success
@@ -108,11 +109,20 @@ func newPair(t testing.TB, mtu rdma.MTU, psn uint32, size int) *pair {
 	addr := [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
 	for i := range 2 {
 		s := &side{buf: make([]byte, size), mem: memory{}}
-		s.mem[pairKey] = &region{buf: s.buf, va: pairVA, access: rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic}
-		s.q = New(Config{Num: uint32(0x100 + i), PD: 1, Mem: s.mem, Caps: rdma.QPCaps{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 4, MaxRecvSGE: 4}})
+		s.mem[pairKey] = &region{
+			buf: s.buf, va: pairVA,
+			access: rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic,
+		}
+		s.q = New(Config{
+			Num: uint32(0x100 + i), PD: 1, Mem: s.mem,
+			Caps: rdma.QPCaps{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 4, MaxRecvSGE: 4},
+		})
 		for _, a := range []rdma.QPAttr{
 			{State: rdma.StateInit, Access: rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic, PKey: wire.DefaultPKey},
-			{State: rdma.StateRTR, LocalAddr: addr[i], RemoteAddr: addr[1-i], PathMTU: mtu, DestQPN: uint32(0x100 + 1 - i), RQPSN: psn + uint32(1-i), MaxDestRd: 4, MinRNRTimer: 8},
+			{
+				State: rdma.StateRTR, LocalAddr: addr[i], RemoteAddr: addr[1-i], PathMTU: mtu, DestQPN: uint32(0x100 + 1 - i),
+				RQPSN: psn + uint32(1-i), MaxDestRd: 4, MinRNRTimer: 8,
+			},
 			{State: rdma.StateRTS, SQPSN: psn + uint32(i), MaxRdAtomic: 4, AckTimeout: 14, RetryCount: 6, RNRRetryCount: 7},
 		} {
 			if err := s.q.Modify(p.now, a); err != nil {
@@ -234,7 +244,8 @@ func (p *pair) until(limit rdma.Time, done func() bool) {
 	end := p.now + limit
 	for !done() {
 		if more := p.turn(); !more && !done() || p.now > end {
-			p.t.Fatalf("stuck after %d packets: %+v %+v\nA una %v psn %v next %v epsn %v err %v\nB una %v psn %v next %v epsn %v err %v", p.packet, *p.s[0].q.n, *p.s[1].q.n,
+			p.t.Fatalf("stuck after %d packets: %+v %+v\nA una %v psn %v next %v epsn %v err %v\nB una %v psn %v next %v "+
+				"epsn %v err %v", p.packet, *p.s[0].q.n, *p.s[1].q.n,
 				p.s[0].q.req.una, p.s[0].q.req.psn, p.s[0].q.req.next, p.s[0].q.resp.epsn, p.s[0].q.err,
 				p.s[1].q.req.una, p.s[1].q.req.psn, p.s[1].q.req.next, p.s[1].q.resp.epsn, p.s[1].q.err)
 		}
@@ -275,7 +286,10 @@ func TestOperations(t *testing.T) {
 			p.post(0,
 				rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.Signaled, SGL: a.sge(0, n)},
 				rdma.SendWR{ID: 2, Op: rdma.OpWrite, SGL: a.sge(0, n), RemoteAddr: pairVA + 600_000, RKey: pairKey},
-				rdma.SendWR{ID: 3, Op: rdma.OpRead, Flags: rdma.Signaled, SGL: a.sge(800_000, n), RemoteAddr: pairVA, RKey: pairKey},
+				rdma.SendWR{
+					ID: 3, Op: rdma.OpRead, Flags: rdma.Signaled, SGL: a.sge(800_000, n), RemoteAddr: pairVA,
+					RKey: pairKey,
+				},
 				rdma.SendWR{ID: 4, Op: rdma.OpSendImm, Flags: rdma.Signaled | rdma.Fence, SGL: a.sge(0, n), Imm: 77},
 			)
 			p.until(rdma.Second, func() bool { return len(a.sent) == 3 && len(b.got) == 2 })
@@ -287,7 +301,10 @@ func TestOperations(t *testing.T) {
 			if b.got[0].ByteLen != uint32(n) || b.got[1].Imm != 77 || b.got[1].Flags != rdma.WithImm {
 				t.Errorf("receives: %+v", b.got)
 			}
-			for what, got := range map[string][]byte{"SEND": b.buf[200_000:][:n], "SEND_IMM": b.buf[400_000:][:n], "WRITE": b.buf[600_000:][:n]} {
+			for what, got := range map[string][]byte{
+				"SEND": b.buf[200_000:][:n], "SEND_IMM": b.buf[400_000:][:n],
+				"WRITE": b.buf[600_000:][:n],
+			} {
 				if !bytes.Equal(got, want) {
 					t.Errorf("MTU %d, %d bytes: %s placed other bytes", mtu, n, what)
 				}
@@ -339,7 +356,10 @@ func TestSlowPeer(t *testing.T) {
 	p := newPair(t, rdma.MTU(1024), 1, 1<<16)
 	write := func() {
 		n := len(p.s[0].sent) + 1
-		p.post(0, rdma.SendWR{Op: rdma.OpWrite, SGL: p.s[0].sge(0, 100), RemoteAddr: pairVA, RKey: pairKey, Flags: rdma.Signaled})
+		p.post(0, rdma.SendWR{
+			Op: rdma.OpWrite, SGL: p.s[0].sge(0, 100), RemoteAddr: pairVA, RKey: pairKey,
+			Flags: rdma.Signaled,
+		})
 		p.until(rdma.Second, func() bool { return len(p.s[0].sent) == n })
 	}
 	for range 100 {
@@ -409,7 +429,8 @@ func runProgram(t *testing.T, p *pair, rnd *rand.Rand) {
 		want[i] = append(want[i], uint64(n))
 	}
 	p.until(600*rdma.Second, func() bool {
-		return len(p.s[0].sent) == len(want[0]) && len(p.s[1].sent) == len(want[1]) && len(p.s[0].got) == recvs[0] && len(p.s[1].got) == recvs[1]
+		return len(p.s[0].sent) == len(want[0]) && len(p.s[1].sent) == len(want[1]) && len(p.s[0].got) == recvs[0] &&
+			len(p.s[1].got) == recvs[1]
 	})
 	for i, s := range p.s {
 		for j, wc := range s.sent {

@@ -10,9 +10,9 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// rxe is the requester of the Linux kernel's rdma_rxe as far as it matters here: SENDs of one packet. Told of a
-// loss it sends the oldest packet alone and stops, without a timer, until another packet tells it to go on. A second
-// NAK tells it nothing unless an ACK came between.
+// rxe is the requester of the Linux kernel's rdma_rxe as far as it matters here: SENDs of one
+// packet. Told of a loss it sends the oldest packet alone and stops, without a timer, until another
+// packet tells it to go on. A second NAK tells it nothing unless an ACK came between.
 type rxe struct {
 	una, next int // packets acknowledged, and sent
 	total     int
@@ -60,7 +60,10 @@ type remindFlight struct {
 }
 
 func newRemindWorld(t *testing.T, seed uint64, total int) *remindWorld {
-	w := &remindWorld{t: t, p: newPair(t, 1024, remindStart-1, 1<<16), rnd: rand.New(rand.NewPCG(seed, 2)), delay: 20 * rdma.Microsecond}
+	w := &remindWorld{
+		t: t, p: newPair(t, 1024, remindStart-1, 1<<16), rnd: rand.New(rand.NewPCG(seed, 2)),
+		delay: 20 * rdma.Microsecond,
+	}
 	w.x.total = total
 	w.p.s[0].q.req.measured(w.p.now, 2*w.delay) // of replies
 	for range total {
@@ -135,8 +138,8 @@ func (w *remindWorld) step() bool {
 	return true
 }
 
-// TestReminders: one packet of four is lost. The peer sends it alone and stops; it is got going again within
-// milliseconds, and asked for nothing once it has sent all.
+// TestReminders: one packet of four is lost. The peer sends it alone and stops; it is got going
+// again within milliseconds, and asked for nothing once it has sent all.
 func TestReminders(t *testing.T) {
 	w := newRemindWorld(t, 1, 4)
 	w.x.next = 1 // packet 0 is lost
@@ -158,8 +161,8 @@ func TestReminders(t *testing.T) {
 	}
 }
 
-// TestRemindersAfterHandover: another process goes on with the queue pair while a packet is missing. It asks the peer,
-// which has stopped, as the first would have done.
+// TestRemindersAfterHandover: another process goes on with the queue pair while a packet is
+// missing. It asks the peer, which has stopped, as the first would have done.
 func TestRemindersAfterHandover(t *testing.T) {
 	for after := range 12 { // steps of the world
 		w := newRemindWorld(t, 1, 4)
@@ -193,15 +196,16 @@ func TestRemindersAfterHandover(t *testing.T) {
 	}
 }
 
-// TestRemindersOverALossyWire: with packets lost both ways such a peer gets everything through, without a connection
-// that ends and without a long silence.
+// TestRemindersOverALossyWire: with packets lost both ways such a peer gets everything through,
+// without a connection that ends and without a long silence.
 func TestRemindersOverALossyWire(t *testing.T) {
 	for _, seed := range seeds(t, 200) {
 		w := newRemindWorld(t, seed, 60)
 		w.loss = []float64{0.02, 0.05}[seed%2]
 		last, most := w.p.now, rdma.Time(0)
 		for got := 0; ; {
-			// Eight calls are under way; the last ones come again and again, as only packets behind show a loss.
+			// Eight calls are under way; the last ones come again and again, as only packets behind show a
+			// loss.
 			for w.x.next < min(got+8, w.x.total) {
 				w.send(w.x.next)
 			}
@@ -225,8 +229,8 @@ func TestRemindersOverALossyWire(t *testing.T) {
 	}
 }
 
-// TestPeerStopped: a peer that does not go on is given up after seconds, not before, and was asked no more often than
-// that takes.
+// TestPeerStopped: a peer that does not go on is given up after seconds, not before, and was asked
+// no more often than that takes.
 func TestPeerStopped(t *testing.T) {
 	w := newRemindWorld(t, 1, 4)
 	w.x.stuck = true
@@ -235,7 +239,8 @@ func TestPeerStopped(t *testing.T) {
 	for w.step() {
 	}
 	q := w.p.s[0].q
-	if d := w.p.now - start; q.State() != rdma.StateErr || !errors.Is(q.Err(), ErrPeerStopped) || d < remindStop || d > remindStop+rdma.Second {
+	if d := w.p.now - start; q.State() != rdma.StateErr || !errors.Is(q.Err(), ErrPeerStopped) || d < remindStop ||
+		d > remindStop+rdma.Second {
 		t.Errorf("%v, %v after %d ms", q.State(), q.Err(), d/rdma.Millisecond)
 	}
 	if !strings.Contains(q.Err().Error(), "192.0.2.2") {
@@ -273,7 +278,10 @@ func TestNoReminders(t *testing.T) {
 		p := newPair(t, 1024, 7, 1<<16)
 		p.delay = 6 * rdma.Millisecond
 		send := func(i int) {
-			p.post(i, rdma.SendWR{Op: rdma.OpWrite, SGL: p.s[i].sge(0, 9000), RemoteAddr: pairVA, RKey: pairKey, Flags: rdma.Signaled})
+			p.post(i, rdma.SendWR{
+				Op: rdma.OpWrite, SGL: p.s[i].sge(0, 9000), RemoteAddr: pairVA, RKey: pairKey,
+				Flags: rdma.Signaled,
+			})
 		}
 		for n := range 10 {
 			send(0)
@@ -295,8 +303,8 @@ func TestNoReminders(t *testing.T) {
 	})
 }
 
-// TestRepeatedACKs: a packet that comes again asks for an ACK that was lost. Its ACK is repeated a few times, as it may
-// be lost too and the peer may ask no more, and not once the peer goes on.
+// TestRepeatedACKs: a packet that comes again asks for an ACK that was lost. Its ACK is repeated a
+// few times, as it may be lost too and the peer may ask no more, and not once the peer goes on.
 func TestRepeatedACKs(t *testing.T) {
 	for _, goesOn := range []bool{false, true} {
 		w := newRemindWorld(t, 1, 3)

@@ -51,7 +51,8 @@ func (q *QP) duplicate(now rdma.Time, p *wire.Packet) {
 			break
 		}
 		off := uint64(d) * uint64(q.mtu)
-		if p.Op != wire.ReadRequest || p.RETH.RKey != h.rkey || p.RETH.VA != h.va+off || uint64(p.RETH.Len)+off > uint64(h.length) {
+		if p.Op != wire.ReadRequest || p.RETH.RKey != h.rkey || p.RETH.VA != h.va+off ||
+			uint64(p.RETH.Len)+off > uint64(h.length) {
 			break
 		}
 		// A long repetition shows that the network lost the response. A peer that requests small

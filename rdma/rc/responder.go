@@ -294,7 +294,8 @@ func (q *QP) serveWrite(now rdma.Time, p *wire.Packet) {
 			return
 		}
 		if p.RETH.Len > 0 {
-			if _, st := q.cfg.Mem.Remote(q.cfg.PD, q.cfg.Num, p.RETH.RKey, p.RETH.VA, p.RETH.Len, rdma.RemoteWrite); st != rdma.Success {
+			if _, st := q.cfg.Mem.Remote(q.cfg.PD, q.cfg.Num, p.RETH.RKey, p.RETH.VA, p.RETH.Len,
+				rdma.RemoteWrite); st != rdma.Success {
 				q.refuse(p, wire.NAKRemoteAccess, "an RDMA WRITE outside of memory it may write")
 				return
 			}

@@ -55,8 +55,8 @@ func Addrs(sys fs.FS, d *Device, ifs []Interface) []netip.Addr {
 	return out
 }
 
-// PortAddrs are the addresses that RDMA-CM finds a port by: of RoCE those in the table of GIDs, else those of
-// its network interface.
+// PortAddrs are the addresses that RDMA-CM finds a port by: of RoCE those in the table of GIDs,
+// else those of its network interface.
 func PortAddrs(sys fs.FS, d *Device, p *Port, ifs []Interface) []netip.Addr {
 	var out []netip.Addr
 	of := func(name string) {

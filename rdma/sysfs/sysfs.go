@@ -107,8 +107,8 @@ func Host() ([]Device, error) { return List(os.DirFS("/sys")) }
 // verbsClass is where sysfs has the character devices by which programs use the devices.
 const verbsClass = "class/infiniband_verbs"
 
-// Usable reports whether programs can use a device. The kernel first takes that away when a device is removed;
-// of soft devices it then waits for the programs that use it, and tells them nothing.
+// Usable reports whether programs can use a device. The kernel first takes that away when a device
+// is removed; of soft devices it then waits for the programs that use it, and tells them nothing.
 func Usable(sys fs.FS, name string) bool {
 	entries, err := fs.ReadDir(sys, verbsClass)
 	if err != nil {
@@ -131,7 +131,10 @@ func read(sys fs.FS, name string) Device {
 	}
 	parent := text("parent") // only rdma_rxe's have it
 	_, bus := fs.Stat(sys, path.Join(dir, "device"))
-	d := Device{Name: name, Kind: after(text("node_type")), Firmware: text("fw_ver"), GUID: text("node_guid"), Ports: []Port{}}
+	d := Device{
+		Name: name, Kind: after(text("node_type")), Firmware: text("fw_ver"), GUID: text("node_guid"),
+		Ports: []Port{},
+	}
 	d.Soft = parent != "" || d.Kind == RNIC && errors.Is(bus, fs.ErrNotExist)
 	d.Driver = driver(d.Kind, text("device", "uevent"), d.Soft)
 	if n, err := strconv.Atoi(text("device", "numa_node")); err == nil && n >= 0 {
@@ -145,7 +148,8 @@ func read(sys fs.FS, name string) Device {
 		}
 		at := func(elem ...string) string { return text(append([]string{"ports", e.Name()}, elem...)...) }
 		p := Port{
-			Number: n, State: after(at("state")), Phys: after(at("phys_state")), Layer: at("link_layer"), Rate: at("rate"), NetDev: parent, GIDs: []GID{},
+			Number: n, State: after(at("state")), Phys: after(at("phys_state")), Layer: at("link_layer"), Rate: at("rate"),
+			NetDev: parent, GIDs: []GID{},
 		}
 		if lid, err := strconv.ParseUint(at("lid"), 0, 16); err == nil {
 			p.LID = uint16(lid)
@@ -165,7 +169,10 @@ func read(sys fs.FS, name string) Device {
 			if err != nil || gid.IsUnspecified() {
 				continue
 			}
-			x := GID{Index: i, GID: gid.String(), Type: at("gid_attrs", "types", g.Name()), NetDev: at("gid_attrs", "ndevs", g.Name())}
+			x := GID{
+				Index: i, GID: gid.String(), Type: at("gid_attrs", "types", g.Name()),
+				NetDev: at("gid_attrs", "ndevs", g.Name()),
+			}
 			p.GIDs = append(p.GIDs, x)
 		}
 		slices.SortFunc(p.GIDs, func(a, b GID) int { return cmp.Compare(a.Index, b.Index) })
@@ -178,8 +185,9 @@ func read(sys fs.FS, name string) Device {
 	return d
 }
 
-// interfaceOf is the network interface of an iWARP port whose table of GIDs names none: RDMA-CM finds the port by
-// the interface's MAC address, which the GID begins with. The GUID of the node is made of it too.
+// interfaceOf is the network interface of an iWARP port whose table of GIDs names none: RDMA-CM
+// finds the port by the interface's MAC address, which the GID begins with. The GUID of the node is
+// made of it too.
 func interfaceOf(sys fs.FS, d *Device, p *Port) string {
 	entries, _ := fs.ReadDir(sys, "class/net") // a host without it has no interface
 	found, upper := "", ""
@@ -215,7 +223,8 @@ func hasMAC(p *Port, mac net.HardwareAddr) bool {
 	return bytes.Equal(b[:6], mac) && [10]byte(b[6:]) == [10]byte{}
 }
 
-// isEUI64 reports whether a GUID, as in 0200:c9ff:fe12:3456, is that of a MAC address (RFC 4291 appendix A).
+// isEUI64 reports whether a GUID, as in 0200:c9ff:fe12:3456, is that of a MAC address (RFC 4291
+// appendix A).
 func isEUI64(guid string, mac net.HardwareAddr) bool {
 	b, err := hex.DecodeString(strings.ReplaceAll(guid, ":", ""))
 	if err != nil || len(b) != 8 || len(mac) != 6 {
@@ -232,8 +241,8 @@ func after(s string) string {
 	return s
 }
 
-// driver is what the bus says. Soft devices have no bus; the kernel has one driver of theirs for each
-// kind of node.
+// driver is what the bus says. Soft devices have no bus; the kernel has one driver of theirs for
+// each kind of node.
 func driver(node, uevent string, soft bool) string {
 	for line := range strings.Lines(uevent) {
 		if d, ok := strings.CutPrefix(strings.TrimSpace(line), "DRIVER="); ok {

@@ -149,8 +149,8 @@ func (q *QP) PostSend(wrs []rdma.SendWR) error {
 	return nil
 }
 
-// checkSend checks a send against the limits of the QP. A destination that cannot be reached from the QP's
-// address is an error of the user, and would otherwise be lost silently.
+// checkSend checks a send against the limits of the QP. A destination that cannot be reached from
+// the QP's address is an error of the user, and would otherwise be lost silently.
 func (q *QP) checkSend(w *rdma.SendWR) error {
 	if w.Op != rdma.OpSend && w.Op != rdma.OpSendImm {
 		return fmt.Errorf("%w: operation %d on a queue pair for datagrams, which only sends", rdma.ErrInvalidWR, w.Op)

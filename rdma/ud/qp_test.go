@@ -88,7 +88,10 @@ func post(t testing.TB, q *QP, wr rdma.SendWR) {
 func receive(t testing.TB, q *QP, id uint64, buf []byte) {
 	t.Helper()
 	// In two pieces, the first of which ends within the header.
-	err := q.PostRecv([]rdma.RecvWR{{ID: id, SGL: []rdma.SGE{{Buf: buf[:30], LKey: goodKey}, {Buf: buf[30:], LKey: goodKey}}}})
+	err := q.PostRecv([]rdma.RecvWR{{
+		ID:  id,
+		SGL: []rdma.SGE{{Buf: buf[:30], LKey: goodKey}, {Buf: buf[30:], LKey: goodKey}},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,15 +122,33 @@ func TestReceiveRules(t *testing.T) {
 		{"after an error of a send", rdma.StateSQE, nil, 0, 44, nil},
 		{"in INIT", rdma.StateInit, nil, 0, 44, func(n *Counters) *uint64 { return &n.DropState }},
 		{"in ERR", rdma.StateErr, nil, 0, 0, func(n *Counters) *uint64 { return &n.DropState }},
-		{"wrong Q_Key", rdma.StateRTS, func(p *wire.Packet) { p.DETH.QKey++ }, 0, 44, func(n *Counters) *uint64 { return &n.DropQKey }},
+		{
+			"wrong Q_Key", rdma.StateRTS, func(p *wire.Packet) { p.DETH.QKey++ }, 0, 44,
+			func(n *Counters) *uint64 { return &n.DropQKey },
+		},
 		{"limited member", rdma.StateRTS, func(p *wire.Packet) { p.PKey = 0x7fff }, 0, 44, nil},
-		{"two limited members", rdma.StateRTS, func(p *wire.Packet) { p.PKey = 0x7fff }, 0x7fff, 44, func(n *Counters) *uint64 { return &n.DropPKey }},
-		{"other partition", rdma.StateRTS, func(p *wire.Packet) { p.PKey = 0x8001 }, 0, 44, func(n *Counters) *uint64 { return &n.DropPKey }},
-		{"an RC opcode", rdma.StateRTS, func(p *wire.Packet) { p.Op = wire.SendOnly }, 0, 44, func(n *Counters) *uint64 { return &n.DropOpcode }},
-		{"a CNP", rdma.StateRTS, func(p *wire.Packet) { p.Op = wire.CNP }, 0, 44, func(n *Counters) *uint64 { return &n.DropOpcode }},
+		{
+			"two limited members", rdma.StateRTS, func(p *wire.Packet) { p.PKey = 0x7fff }, 0x7fff, 44,
+			func(n *Counters) *uint64 { return &n.DropPKey },
+		},
+		{
+			"other partition", rdma.StateRTS, func(p *wire.Packet) { p.PKey = 0x8001 }, 0, 44,
+			func(n *Counters) *uint64 { return &n.DropPKey },
+		},
+		{
+			"an RC opcode", rdma.StateRTS, func(p *wire.Packet) { p.Op = wire.SendOnly }, 0, 44,
+			func(n *Counters) *uint64 { return &n.DropOpcode },
+		},
+		{
+			"a CNP", rdma.StateRTS, func(p *wire.Packet) { p.Op = wire.CNP }, 0, 44,
+			func(n *Counters) *uint64 { return &n.DropOpcode },
+		},
 		{"no receive", rdma.StateRTS, nil, 0, 0, func(n *Counters) *uint64 { return &n.DropNoReceive }},
 		{"too long", rdma.StateRTS, nil, 0, 43, func(n *Counters) *uint64 { return &n.DropTooLong }},
-		{"no room for the header", rdma.StateRTS, func(p *wire.Packet) { p.Payload = nil }, 0, 39, func(n *Counters) *uint64 { return &n.DropTooLong }},
+		{
+			"no room for the header", rdma.StateRTS, func(p *wire.Packet) { p.Payload = nil }, 0, 39,
+			func(n *Counters) *uint64 { return &n.DropTooLong },
+		},
 		{"only the header", rdma.StateRTS, func(p *wire.Packet) { p.Payload = nil }, 0, 40, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -175,7 +196,10 @@ func TestHeader(t *testing.T) {
 		name, src, dst string
 		want           string
 	}{
-		{"IPv4", "192.0.2.2", "192.0.2.1", "0000000000000000000000000000000000000000" + "45680038000040004011b649" + "c0000202" + "c0000201"},
+		{
+			"IPv4", "192.0.2.2", "192.0.2.1",
+			"0000000000000000000000000000000000000000" + "45680038000040004011b649" + "c0000202" + "c0000201",
+		},
 		{
 			"IPv6", "2001:db8::2", "2001:db8::1",
 			"6680000000241140" + "20010db8000000000000000000000002" + "20010db8000000000000000000000001",
@@ -222,7 +246,8 @@ func TestReceiveMemory(t *testing.T) {
 	post(t, q, rdma.SendWR{ID: 3})
 	q.Receive(arriving("data"), 0)
 	var wc [3]rdma.WC
-	if n := q.PollRecv(wc[:]); n != 2 || wc[0].Status != rdma.LocProtErr || wc[1].Status != rdma.WRFlushErr || q.State() != rdma.StateErr {
+	if n := q.PollRecv(wc[:]); n != 2 || wc[0].Status != rdma.LocProtErr || wc[1].Status != rdma.WRFlushErr ||
+		q.State() != rdma.StateErr {
 		t.Errorf("%d receives completed, %+v; in %v", n, wc, q.State())
 	}
 	if n := q.PollSend(wc[:]); n != 1 || wc[0].ID != 3 || wc[0].Status != rdma.WRFlushErr {
@@ -309,11 +334,21 @@ func TestSend(t *testing.T) {
 		{"gathered", rdma.SendWR{AH: &to, SGL: []rdma.SGE{mem(3), mem(6)}}, 1, wire.UDSendOnly, 5, 9, rdma.Success},
 		{"its own Q_Key", rdma.SendWR{AH: &own}, 1, wire.UDSendOnly, testQKey, 0, rdma.Success},
 		{"immediate", rdma.SendWR{AH: &to, Op: rdma.OpSendImm, Imm: 0x55aa}, 1, wire.UDSendOnlyImm, 5, 0, rdma.Success},
-		{"inline", rdma.SendWR{AH: &to, Flags: rdma.Inline, SGL: []rdma.SGE{{Buf: make([]byte, 8)}}}, 1, wire.UDSendOnly, 5, 8, rdma.Success},
+		{
+			"inline",
+			rdma.SendWR{AH: &to, Flags: rdma.Inline, SGL: []rdma.SGE{{Buf: make([]byte, 8)}}},
+			1, wire.UDSendOnly, 5,
+			8, rdma.Success,
+		},
 		{"solicited", rdma.SendWR{AH: &to, Flags: rdma.Solicited}, 1, wire.UDSendOnly, 5, 0, rdma.Success},
 		{"the MTU", rdma.SendWR{AH: &to, SGL: []rdma.SGE{mem(testMTU)}}, 1, wire.UDSendOnly, 5, testMTU, rdma.Success},
 		{"more than the MTU", rdma.SendWR{AH: &to, SGL: []rdma.SGE{mem(testMTU), mem(1)}}, 0, 0, 0, 0, rdma.Success},
-		{"memory of others", rdma.SendWR{AH: &to, SGL: []rdma.SGE{{Buf: make([]byte, 1), LKey: otherKey}}}, 0, 0, 0, 0, rdma.LocProtErr},
+		{
+			"memory of others",
+			rdma.SendWR{AH: &to, SGL: []rdma.SGE{{Buf: make([]byte, 1), LKey: otherKey}}},
+			0, 0, 0, 0,
+			rdma.LocProtErr,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			q := newQP(t, rdma.StateRTS, nil)
@@ -325,8 +360,10 @@ func TestSend(t *testing.T) {
 				t.Fatalf("%d packets", len(out))
 			}
 			for i, p := range out {
-				if p.Op != c.op || p.DETH != (wire.DETH{QKey: c.qkey, SrcQPN: testQPN}) || p.DestQPN != 99 || len(p.Payload) != c.length || p.PKey != wire.DefaultPKey ||
-					p.Src != here || p.Dst != there || p.ECN != 0x68 || p.PSN != wire.PSN(wire.PSNMask).Add(i) || p.Imm != c.wr.Imm && c.op == wire.UDSendOnlyImm ||
+				if p.Op != c.op || p.DETH != (wire.DETH{QKey: c.qkey, SrcQPN: testQPN}) || p.DestQPN != 99 ||
+					len(p.Payload) != c.length || p.PKey != wire.DefaultPKey ||
+					p.Src != here || p.Dst != there || p.ECN != 0x68 || p.PSN != wire.PSN(wire.PSNMask).Add(i) ||
+					p.Imm != c.wr.Imm && c.op == wire.UDSendOnlyImm ||
 					p.Solicited != (c.wr.Flags&rdma.Solicited != 0) || p.AckReq {
 					t.Errorf("%+v", p)
 				}
@@ -342,7 +379,8 @@ func TestSend(t *testing.T) {
 			if len(wcs) != len(want) || wcs[0] != want[0] || wcs[len(wcs)-1] != want[len(want)-1] || q.State() != state {
 				t.Errorf("%+v, in %v", wcs, q.State())
 			}
-			if n := q.Counters(); n.TxPackets != uint64(len(out)) || n.TxBytes != uint64(len(out)*c.length) || n.TxTooLong != tooLong {
+			if n := q.Counters(); n.TxPackets != uint64(len(out)) || n.TxBytes != uint64(len(out)*c.length) ||
+				n.TxTooLong != tooLong {
 				t.Errorf("%+v", n)
 			}
 		})
@@ -483,7 +521,8 @@ func TestFlush(t *testing.T) {
 	}
 	for i, poll := range []func([]rdma.WC) int{q.PollSend, q.PollRecv} {
 		var wc [3]rdma.WC
-		if n := poll(wc[:]); n != 2 || wc[0].ID != uint64(1+i) || wc[1].ID != uint64(3+i) || wc[0].Status != rdma.WRFlushErr || wc[1].Status != rdma.WRFlushErr {
+		if n := poll(wc[:]); n != 2 || wc[0].ID != uint64(1+i) || wc[1].ID != uint64(3+i) ||
+			wc[0].Status != rdma.WRFlushErr || wc[1].Status != rdma.WRFlushErr {
 			t.Errorf("%d completions: %+v", n, wc)
 		}
 	}
@@ -538,7 +577,8 @@ func FuzzReceive(f *testing.F) {
 			var wc [2]rdma.WC
 			for i := range q.PollRecv(wc[:]) {
 				c := &wc[i]
-				if c.ID != uint64(done) || c.Status != rdma.Success || c.ByteLen > 80 || c.SrcQPN != p.DETH.SrcQPN || !bytes.Equal(mem[c.ID*100:][40:c.ByteLen], p.Payload) {
+				if c.ID != uint64(done) || c.Status != rdma.Success || c.ByteLen > 80 || c.SrcQPN != p.DETH.SrcQPN ||
+					!bytes.Equal(mem[c.ID*100:][40:c.ByteLen], p.Payload) {
 					t.Fatalf("%+v", *c)
 				}
 				if src, dst := rdma.GRHAddrs(mem[c.ID*100:]); src != p.Src || dst != p.Dst {
@@ -548,7 +588,8 @@ func FuzzReceive(f *testing.F) {
 			}
 		}
 		n := q.Counters()
-		if n.RxPackets != 3 || uint64(done)+n.DropOpcode+n.DropState+n.DropPKey+n.DropQKey+n.DropNoReceive+n.DropTooLong != 3 {
+		if n.RxPackets != 3 || uint64(
+			done)+n.DropOpcode+n.DropState+n.DropPKey+n.DropQKey+n.DropNoReceive+n.DropTooLong != 3 {
 			t.Errorf("%d delivered, %+v", done, *n)
 		}
 		for i, b := range mem {

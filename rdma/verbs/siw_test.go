@@ -62,7 +62,8 @@ func TestUnread(t *testing.T) {
 }
 
 func TestQueued(t *testing.T) {
-	const line = "   2: 0300630A:4E51 0200630A:A868 01 00000000:0000005C 00:00000000 00000000     0        0 0 3 00000000067dc12d"
+	const line = "   2: 0300630A:4E51 0200630A:A868 01 00000000:0000005C 00:00000000 00000000     0        0 0 3 " +
+		"00000000067dc12d"
 	local, remote := tableAddr(netip.MustParseAddrPort("10.99.0.3:20049")),
 		tableAddr(netip.MustParseAddrPort("10.99.0.2:43112"))
 	if n, ok := queued([]byte(line), local, remote); !ok || n != 92 {

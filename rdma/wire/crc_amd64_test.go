@@ -30,10 +30,13 @@ func TestCRCTable(t *testing.T) {
 		row, column int
 		want        uint64
 	}{
-		{2, 0, 0x154442bd4}, {2, 1, 0x1c6e41596}, // 512
-		{4, 0, 0x1751997d0}, {4, 1, 0x0ccaa009e}, // 128
+		{2, 0, 0x154442bd4},
+		{2, 1, 0x1c6e41596}, // 512
+		{4, 0, 0x1751997d0},
+		{4, 1, 0x0ccaa009e}, // 128
 		{5, 0, 0x163cd6124},
-		{6, 0, 0x1db710641}, {6, 1, 0x1f7011641},
+		{6, 0, 0x1db710641},
+		{6, 1, 0x1f7011641},
 	} {
 		if got := crcTable[c.row][c.column]; got != c.want {
 			t.Errorf("row %d, column %d is %#x, want %#x", c.row, c.column, got, c.want)

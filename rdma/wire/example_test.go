@@ -14,7 +14,8 @@ func Example() {
 		Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), SrcPort: 49153,
 	}
 	batch := wire.NewBatch(1)
-	batch.Add(flow, &wire.Packet{Op: wire.SendOnly, PKey: wire.DefaultPKey, DestQPN: 17, PSN: 1}, [][]byte{[]byte("hello")})
+	batch.Add(flow, &wire.Packet{Op: wire.SendOnly, PKey: wire.DefaultPKey, DestQPN: 17, PSN: 1},
+		[][]byte{[]byte("hello")})
 
 	d := &batch.D[0]
 	dgram := append([]byte{}, d.Hdr...)

@@ -51,12 +51,27 @@ var vectors = []struct {
 	id       uint16
 	op       Opcode
 }{
-	{"hardware CNP", "45c2003c718c4000401191610a0011010a001201000012b7002800008100ffff400001180000000000000000000000000000000000000000" + "82fd002a", 0x718c, CNP},
-	{"IPv4 ACK", "45000030000040004011b6b1c0000201c000020ac00112b7001c00001100ffff00000011009c41e71f0000017a080f61", 0, Acknowledge},
-	{"IPv4 SEND, pad 3", "45000034000040004011b6adc0000201c000020ac00112b7002000000470ffff000000118012345668656c6c6f000000fb1126cd", 0, SendOnly},
+	{
+		"hardware CNP",
+		"45c2003c718c4000401191610a0011010a001201000012b7002800008100ffff4000011800000000" +
+			"00000000000000000000000000000000" + "82fd002a", 0x718c, CNP,
+	},
+	{
+		"IPv4 ACK", "45000030000040004011b6b1c0000201c000020ac00112b7001c00001100ffff00000011009c41e71f0000017a080f61", 0,
+		Acknowledge,
+	},
+	{
+		"IPv4 SEND, pad 3",
+		"45000034000040004011b6adc0000201c000020ac00112b7002000000470ffff0000001180123456" +
+			"68656c6c6f000000fb1126cd", 0, SendOnly,
+	},
 	{"REQ, made by hand", reqVector, 0x1a2b, UDSendOnly},
 	{"REP, made by hand", repVector, 0, UDSendOnly},
-	{"IPv6 SEND", "600000000020114020010db800000000000000000000000120010db800000000000000000000000ad23412b7002000000470ffff000000118012345668656c6c6f0000003ed77bfb", 0, SendOnly},
+	{
+		"IPv6 SEND",
+		"600000000020114020010db800000000000000000000000120010db800000000000000000000000a" +
+			"d23412b7002000000470ffff000000118012345668656c6c6f0000003ed77bfb", 0, SendOnly,
+	},
 }
 
 func split(b []byte) (f *Flow, dgram []byte) {
@@ -122,7 +137,8 @@ func TestVectors(t *testing.T) {
 func TestICRCOfAnyTransport(t *testing.T) {
 	f := &Flow{Src: netip.MustParseAddr("192.168.0.7"), Dst: netip.MustParseAddr("192.168.0.7"), SrcPort: 49152}
 	d := unhex(t, "2460ffff000000d300cf1710 4630818be28935d90e9a95505401be885e500000 78f353f3")
-	if got := f.ICRC(1144, d[:BTHLen], [][]byte{d[BTHLen : BTHLen+18]}, 2); got != binary.LittleEndian.Uint32(d[len(d)-ICRCLen:]) {
+	if got := f.ICRC(1144, d[:BTHLen], [][]byte{d[BTHLen : BTHLen+18]},
+		2); got != binary.LittleEndian.Uint32(d[len(d)-ICRCLen:]) {
 		t.Errorf("ICRC %08x", got)
 	}
 	if ok, exact, id := VerifyICRC(f, d, 0); !ok || exact || id != 1144 {
@@ -171,7 +187,8 @@ func TestUnknownID(t *testing.T) {
 		}
 		if like := uint16(rnd.Uint32()); like != id {
 			if ok, exact, got := VerifyICRC(f, d, like); !ok || exact || got != id {
-				t.Fatalf("seed %d: %d bytes with identification %#x, not %#x: ok %v exact %v id %#x", seed, n, id, like, ok, exact, got)
+				t.Fatalf("seed %d: %d bytes with identification %#x, not %#x: ok %v exact %v id %#x", seed, n, id, like, ok, exact,
+					got)
 			}
 		}
 		for range 40 {
@@ -204,7 +221,8 @@ func TestUnknownIDWithDFClear(t *testing.T) {
 	ip[1], ip[6], ip[8], ip[10], ip[11], ip[26], ip[27] = 0xff, 0, 0xff, 0xff, 0xff, 0xff, 0xff
 	bth := bytes.Clone(d[:len(d)-ICRCLen])
 	bth[4] = 0xff
-	c := crc32.Update(crc32.Update(crc32.ChecksumIEEE(bytes.Repeat([]byte{0xff}, 8)), crc32.IEEETable, ip), crc32.IEEETable, bth)
+	c := crc32.Update(crc32.Update(crc32.ChecksumIEEE(bytes.Repeat([]byte{0xff}, 8)), crc32.IEEETable, ip),
+		crc32.IEEETable, bth)
 	binary.LittleEndian.PutUint32(d[len(d)-ICRCLen:], c)
 	if ok, exact, id := VerifyICRC(f, d, 0); !ok || exact || id != 0x718c {
 		t.Errorf("ok %v exact %v id %#x", ok, exact, id)
@@ -288,7 +306,15 @@ func TestOpcodeTable(t *testing.T) {
 		for _, h := range []struct {
 			s   Shape
 			len int
-		}{{HasRETH, RETHLen}, {HasAETH, AETHLen}, {HasImm, ImmLen}, {HasIETH, IETHLen}, {HasDETH, DETHLen}, {HasAtomic, AtomicLen}, {HasAtomicAck, AtomicAckLen}} {
+		}{
+			{HasRETH, RETHLen},
+			{HasAETH, AETHLen},
+			{HasImm, ImmLen},
+			{HasIETH, IETHLen},
+			{HasDETH, DETHLen},
+			{HasAtomic, AtomicLen},
+			{HasAtomicAck, AtomicAckLen},
+		} {
 			if op.Is(h.s) {
 				n += h.len
 			}
@@ -300,7 +326,8 @@ func TestOpcodeTable(t *testing.T) {
 			t.Errorf("%v is neither a request nor a response, or both", op)
 		}
 		p := Packet{
-			Op: op, Solicited: true, MigReq: true, AckReq: true, FECN: true, BECN: true, PKey: 0x1234, DestQPN: 0xabcdef, PSN: 0x123456,
+			Op: op, Solicited: true, MigReq: true, AckReq: true, FECN: true, BECN: true, PKey: 0x1234, DestQPN: 0xabcdef,
+			PSN:  0x123456,
 			RETH: RETH{1 << 60, 2, 3}, AETH: AETH{0x7f, 0x654321}, Imm: 4, InvRKey: 5, DETH: DETH{QKey: 6, SrcQPN: 0xfedcba},
 			Atomic: Atomic{VA: 1 << 61, RKey: 7, SwapAdd: 8, Compare: 9}, AtomicAck: 10,
 		}

@@ -76,7 +76,8 @@ func TestScatter(t *testing.T) {
 func TestQueue(t *testing.T) {
 	q := Queue{Most: 3, SGEs: 1}
 	one := func(id uint64) rdma.RecvWR { return rdma.RecvWR{ID: id, SGL: []rdma.SGE{{Buf: make([]byte, id)}}} }
-	if err := q.Post([]rdma.RecvWR{one(1), {SGL: make([]rdma.SGE, 2)}}, 0); !errors.Is(err, rdma.ErrInvalidWR) || q.Len() != 0 {
+	if err := q.Post([]rdma.RecvWR{one(1), {SGL: make([]rdma.SGE, 2)}}, 0); !errors.Is(err, rdma.ErrInvalidWR) ||
+		q.Len() != 0 {
 		t.Errorf("%v, %d are queued", err, q.Len())
 	}
 	if err := q.Post([]rdma.RecvWR{one(1), one(2), one(3)}, 1); !errors.Is(err, rdma.ErrQueueFull) || q.Len() != 0 {

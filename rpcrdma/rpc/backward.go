@@ -80,7 +80,10 @@ type backward struct {
 // belongs to it; it must not wait, and reports false if it cannot send. credits is the number of
 // calls without a reply until the peer grants another number.
 func NewBackward(send func(msg []byte) bool, limit, credits int) *Backward {
-	return &Backward{send: send, max: limit, credits: credits, calls: make(map[uint32]*backward), xid: uint32(time.Now().UnixNano())}
+	return &Backward{
+		send: send, max: limit, credits: credits, calls: make(map[uint32]*backward),
+		xid: uint32(time.Now().UnixNano()),
+	}
 }
 
 // Alive implements Caller.

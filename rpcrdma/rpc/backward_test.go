@@ -13,12 +13,15 @@ import (
 type outcomes chan error
 
 func (o outcomes) call(timeout time.Duration) *BackwardCall {
-	return &BackwardCall{Prog: 7, Vers: 1, Proc: 1, Args: []byte{0, 0, 0, 9}, Timeout: timeout, Done: func(res *xdr.Decoder, err error) {
-		if err == nil && res.Uint32() != 42 {
-			err = errors.New("other results")
-		}
-		o <- err
-	}}
+	return &BackwardCall{
+		Prog: 7, Vers: 1, Proc: 1, Args: []byte{0, 0, 0, 9}, Timeout: timeout,
+		Done: func(res *xdr.Decoder, err error) {
+			if err == nil && res.Uint32() != 42 {
+				err = errors.New("other results")
+			}
+			o <- err
+		},
+	}
 }
 
 func (o outcomes) want(t *testing.T, n int, want error) {
@@ -79,7 +82,10 @@ func TestBackwardCredits(t *testing.T) {
 			seen[xid] = true
 		}
 	}
-	for _, bad := range [][]byte{replyTo(sent[0]), replyTo(binary.BigEndian.AppendUint32(nil, ReplyXID(sent[10])+1)), {0, 0, 0, 1, 0, 0, 0, 1}} {
+	for _, bad := range [][]byte{
+		replyTo(sent[0]), replyTo(binary.BigEndian.AppendUint32(nil, ReplyXID(sent[10])+1)),
+		{0, 0, 0, 1, 0, 0, 0, 1},
+	} {
 		if w.Receive(bad, 8) {
 			t.Errorf("a reply that nobody asked for was taken: %x", bad)
 		}

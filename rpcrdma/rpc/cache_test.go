@@ -66,9 +66,15 @@ func TestRetransmissions(t *testing.T) {
 		{"on a new one, not acknowledged", false, func(c *client) *client { c.reconnect(true); return c }, true},
 		{"of another process", true, func(*client) *client { return process(host, TransportTCP) }, false},
 		{"of another host", false, func(*client) *client { return process(other, TransportTCP) }, false},
-		{"by another transport, not acknowledged", false, func(*client) *client { return process(host, TransportRDMA) }, true},
+		{
+			"by another transport, not acknowledged", false, func(*client) *client { return process(host, TransportRDMA) },
+			true,
+		},
 		{"by another transport, acknowledged", true, func(*client) *client { return process(host, TransportRDMA) }, false},
-		{"by another transport from the same port", true, func(c *client) *client { c.peer.Transport = TransportRDMA; c.reconnect(false); return c }, false},
+		{
+			"by another transport from the same port", true,
+			func(c *client) *client { c.peer.Transport = TransportRDMA; c.reconnect(false); return c }, false,
+		},
 		{"with TLS", false, func(c *client) *client { c.peer.Security = TLS; return c }, false},
 		{"by another name", false, func(c *client) *client { c.peer.Name = "x"; return c }, false},
 		{"on an older connection", false, func(c *client) *client {
@@ -89,8 +95,8 @@ func TestRetransmissions(t *testing.T) {
 	}
 }
 
-// TestAskedAgain: a client that has acknowledged a reply, and asks again on its connection, has lost it. Then it
-// may ask on a new connection, too.
+// TestAskedAgain: a client that has acknowledged a reply, and asks again on its connection, has
+// lost it. Then it may ask on a new connection, too.
 func TestAskedAgain(t *testing.T) {
 	svc, s := counting()
 	defer s.Close()
@@ -127,7 +133,8 @@ func (s *settler) Settle() {
 	s.waiting = nil
 }
 
-// TestSettler: a connection is asked before its reply is another's, and before replies are handed over.
+// TestSettler: a connection is asked before its reply is another's, and before replies are handed
+// over.
 func TestSettler(t *testing.T) {
 	for _, handOver := range []bool{false, true} {
 		svc, s := counting()
@@ -189,10 +196,10 @@ func told(n *uint32) []Program {
 	return ps
 }
 
-// TestNoSharedAnswer: no two different calls ever get one answer, and none is executed twice, whatever XIDs, arguments,
-// credentials, ports and transports clients have, and however often they lose connections and the server is killed
-// or hands over. A client that has begun a call goes on until it has the reply; one that has been killed cannot be
-// told from one that connects again.
+// TestNoSharedAnswer: no two different calls ever get one answer, and none is executed twice,
+// whatever XIDs, arguments, credentials, ports and transports clients have, and however often they
+// lose connections and the server is killed or hands over. A client that has begun a call goes on
+// until it has the reply; one that has been killed cannot be told from one that connects again.
 func TestNoSharedAnswer(t *testing.T) {
 	for seed := range uint64(3) {
 		rnd := rand.New(rand.NewPCG(seed, 26))
@@ -225,7 +232,10 @@ func TestNoSharedAnswer(t *testing.T) {
 				c.reconnect(true)
 			}
 			var e xdr.Encoder
-			cred := &Cred{Flavor: AuthSys, Machine: []string{"m", "mm"}[rnd.IntN(2)], UID: uint32(rnd.IntN(2)), Groups: [][]uint32{{0}, {1}}[rnd.IntN(2)]}
+			cred := &Cred{
+				Flavor: AuthSys, Machine: []string{"m", "mm"}[rnd.IntN(2)], UID: uint32(rnd.IntN(2)),
+				Groups: [][]uint32{{0}, {1}}[rnd.IntN(2)],
+			}
 			if one(4) {
 				cred = nil
 			}
@@ -285,9 +295,9 @@ func TestNoSharedAnswer(t *testing.T) {
 	}
 }
 
-// TestXIDReuse is ten minutes of short-lived processes that make and remove the same few lock files, with XIDs
-// from a random 32-bit number on, as libnfs and the Go client have them, on a virtual clock. One in ten replies is lost
-// with its connection.
+// TestXIDReuse is ten minutes of short-lived processes that make and remove the same few lock
+// files, with XIDs from a random 32-bit number on, as libnfs and the Go client have them, on a
+// virtual clock. One in ten replies is lost with its connection.
 func TestXIDReuse(t *testing.T) {
 	const (
 		minutes   = 10
@@ -310,7 +320,10 @@ func TestXIDReuse(t *testing.T) {
 		start := int64(p) * minutes * 60e9 / processes
 		xid := rnd.Uint32()
 		conn++
-		peer := Peer{Addr: netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(p)), Transport: TransportTCP, Conn: conn}
+		peer := Peer{
+			Addr: netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(p)), Transport: TransportTCP,
+			Conn: conn,
+		}
 		for i := range calls {
 			k := keys[i%len(keys)]
 			k.xid = xid + uint32(i)
@@ -350,7 +363,10 @@ func TestXIDReuse(t *testing.T) {
 // TestSeveralOfOneKey: entries of one key are found and forgotten one by one.
 func TestSeveralOfOneKey(t *testing.T) {
 	svc := &testService{}
-	s := NewServer(ServerConfig{Programs: svc.programs(), Workers: 1, ReplyCacheEntries: 4, Journal: make([]byte, 16*recordLen)})
+	s := NewServer(ServerConfig{
+		Programs: svc.programs(), Workers: 1, ReplyCacheEntries: 4,
+		Journal: make([]byte, 16*recordLen),
+	})
 	defer s.Close()
 	msg := call(5, testProg, 2, procOnce, 1)
 	var list []*client

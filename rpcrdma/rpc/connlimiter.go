@@ -79,7 +79,10 @@ func (d *ConnLimiter) Admit(a netip.Addr, descriptor bool) error {
 	case d.cfg.Clients > 0 && !known && len(d.clients) >= d.cfg.Clients:
 		err = &Refused{RefusedClients, fmt.Sprintf("%d clients are connected already (max_clients)", len(d.clients))}
 	case descriptor && d.cfg.Descriptors > 0 && d.fds >= d.cfg.Descriptors:
-		err = &Refused{RefusedDescriptors, fmt.Sprintf("all file descriptors for connections are in use, by %d connections (LimitNOFILE)", d.fds)}
+		err = &Refused{
+			RefusedDescriptors,
+			fmt.Sprintf("all file descriptors for connections are in use, by %d connections (LimitNOFILE)", d.fds),
+		}
 	}
 	if err != nil {
 		d.refused[err.Reason]++

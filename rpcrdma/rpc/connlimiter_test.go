@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestDoor lets connections come and go at random: the bounds hold, and whoever is refused is told the
-// bound that is reached.
+// TestDoor lets connections come and go at random: the bounds hold, and whoever is refused is told
+// the bound that is reached.
 func TestDoor(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -80,7 +80,8 @@ func TestDoor(t *testing.T) {
 	}
 	d := NewConnLimiter(ConnLimits{PerClient: 1})
 	_ = d.Admit(netip.IPv6Loopback(), false)
-	if err := d.Admit(netip.IPv6Loopback(), false); err == nil || !strings.Contains(err.Error(), "::1 has 1 connections already") {
+	if err := d.Admit(netip.IPv6Loopback(), false); err == nil ||
+		!strings.Contains(err.Error(), "::1 has 1 connections already") {
 		t.Errorf("it says %v", err)
 	}
 }

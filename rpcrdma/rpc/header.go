@@ -163,7 +163,8 @@ func offerTLS(e *xdr.Encoder) {
 // IsTLSProbe reports whether a message is a call with a credential of AUTH_TLS.
 func IsTLSProbe(msg []byte) bool {
 	const flavor = 24 // behind xid, type, RPC version, program, version, procedure
-	return len(msg) >= flavor+4 && binary.BigEndian.Uint32(msg[4:]) == MsgCall && binary.BigEndian.Uint32(msg[flavor:]) == uint32(AuthTLS)
+	return len(msg) >= flavor+4 && binary.BigEndian.Uint32(msg[4:]) == MsgCall &&
+		binary.BigEndian.Uint32(msg[flavor:]) == uint32(AuthTLS)
 }
 
 // EncodeTLSProbe appends the AUTH_TLS probe: a call of procedure NULL.

@@ -157,8 +157,9 @@ func (j *journal) load(mem []byte) []*drcEntry {
 		addr := netip.AddrFrom16([16]byte(r[recAddr:])).Unmap()
 		e := &drcEntry{
 			key: drcKey{xid: be.Uint32(r[recXID:]), sum: [32]byte(r[recSum:])}, record: f.i, at: int64(be.Uint64(r[recAt:])),
-			addr: netip.AddrPortFrom(addr, be.Uint16(r[recPort:])), transport: Transport(r[recBy]), delivered: r[recDelivered] == 1,
-			doubt: bytes.Clone(r[recNote+1:][:r[recNote]]),
+			addr: netip.AddrPortFrom(addr, be.Uint16(r[recPort:])), transport: Transport(r[recBy]),
+			delivered: r[recDelivered] == 1,
+			doubt:     bytes.Clone(r[recNote+1:][:r[recNote]]),
 		}
 		if l := int(be.Uint16(r[recReply:])); l > 0 && l <= replyMax &&
 			be.Uint32(r[replyAt:]) == recordSum(f.seq, r[recReply:recReply+2+l]) {

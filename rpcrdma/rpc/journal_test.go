@@ -118,8 +118,8 @@ func TestDoubtIsHandedOverUntilItIsAnswered(t *testing.T) {
 	}
 }
 
-// TestJournalForgetsWhatIsOld: what was old when the server ended is not loaded. How long there was no server does not
-// matter.
+// TestJournalForgetsWhatIsOld: what was old when the server ended is not loaded. How long there was
+// no server does not matter.
 func TestJournalForgetsWhatIsOld(t *testing.T) {
 	var runs int
 	var doubts []string
@@ -141,7 +141,8 @@ func TestJournalForgetsWhatIsOld(t *testing.T) {
 	s := NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: mem})
 	defer s.Close()
 	for i := range uint32(5) {
-		if e := s.cache.entries[drcKey{xid: i}]; (e != nil) != (i >= 2) || e != nil && (string(e.reply) != "reply" || e.delivered != (i == 3)) {
+		if e := s.cache.entries[drcKey{xid: i}]; (e != nil) != (i >= 2) ||
+			e != nil && (string(e.reply) != "reply" || e.delivered != (i == 3)) {
 			t.Errorf("call %d: %+v", i, e)
 		}
 	}

@@ -49,7 +49,13 @@ func TestObserver(t *testing.T) {
 		moved  bool
 		in     int
 	}
-	want := []short{{"ECHO", Done, false, 4}, {"SLOW", Done, true, 4}, {"ONCE", Done, true, 4}, {"ECHO", Garbage, false, 0}, {"BAD", Failed, true, 4}}
+	want := []short{
+		{"ECHO", Done, false, 4},
+		{"SLOW", Done, true, 4},
+		{"ONCE", Done, true, 4},
+		{"ECHO", Garbage, false, 0},
+		{"BAD", Failed, true, 4},
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.seen) != len(want) {
@@ -76,7 +82,10 @@ func TestLoad(t *testing.T) {
 	defer s.Close()
 	answered := make(chan struct{}, 3)
 	for i := range 3 {
-		c := &Call{Peer: Peer{Addr: netip.MustParseAddrPort("10.0.0.1:1")}, Reply: func(*Call, bool) { answered <- struct{}{} }}
+		c := &Call{
+			Peer:  Peer{Addr: netip.MustParseAddrPort("10.0.0.1:1")},
+			Reply: func(*Call, bool) { answered <- struct{}{} },
+		}
 		s.Dispatch(c, xdr.NewDecoder(call(uint32(i), testProg, 2, procOnce)), false)
 	}
 	reach := func(want Load) {

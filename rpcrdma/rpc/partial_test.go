@@ -35,8 +35,8 @@ func (c *cutReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestInterrupted: a stream of records that stands still after any byte goes on, in this process or, from what is left of
-// it, in another.
+// TestInterrupted: a stream of records that stands still after any byte goes on, in this process
+// or, from what is left of it, in another.
 func TestInterrupted(t *testing.T) {
 	long := bytes.Repeat([]byte("long"), 50)
 	want := [][]byte{[]byte("one"), []byte("two in three"), {}, long, []byte("end")}

@@ -72,7 +72,10 @@ func NewServer(cfg ServerConfig) *Server {
 	cfg.ReplyCacheBytes = cmp.Or(max(cfg.ReplyCacheBytes, 0), 8<<20)
 	cfg.ReplyCacheEntries = cmp.Or(max(cfg.ReplyCacheEntries, 0), 4096)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	s := &Server{programs: cfg.Programs, log: cfg.Logger, observer: cfg.Observer, paced: cfg.Paced, epoch: time.Now(), load: Load{Workers: cfg.Workers}}
+	s := &Server{
+		programs: cfg.Programs, log: cfg.Logger, observer: cfg.Observer, paced: cfg.Paced, epoch: time.Now(),
+		load: Load{Workers: cfg.Workers},
+	}
 	s.ready.L = &s.mu
 	s.busy = make([]working, cfg.Workers)
 	s.deferred.calls = make(map[*Call]*time.Timer)
@@ -287,7 +290,10 @@ func (s *Server) run(c *Call, mayBlock bool) bool {
 	c.stats.nanos.Add(uint64(took))
 	c.stats.bytesOut.Add(uint64(out))
 	if s.observer != nil {
-		s.observer.Observe(c, Served{Row: c.row, Status: status, Args: c.size, Reply: out, Queued: c.moved, Took: took, At: c.came + took})
+		s.observer.Observe(c, Served{
+			Row: c.row, Status: status, Args: c.size, Reply: out, Queued: c.moved, Took: took,
+			At: c.came + took,
+		})
 	}
 	if c.entry != nil {
 		s.cache.finish(c, status == Done, c.start)

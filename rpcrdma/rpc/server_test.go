@@ -63,15 +63,15 @@ func (s *testService) programs() []Program {
 	}
 }
 
-// send dispatches one message on a connection of its own and returns the reply, nil if it was dropped. The
-// client does not acknowledge the reply.
+// send dispatches one message on a connection of its own and returns the reply, nil if it was
+// dropped. The client does not acknowledge the reply.
 func send(t *testing.T, s *Server, peer string, msg []byte) []byte {
 	t.Helper()
 	return sendFrom(t, s, Peer{Addr: netip.MustParseAddrPort(peer), Transport: TransportTCP, Conn: NextConn()}, msg, nil)
 }
 
-// sendFrom dispatches one message and returns the reply, nil if it was dropped. then, if not nil, gets the call when it
-// is answered.
+// sendFrom dispatches one message and returns the reply, nil if it was dropped. then, if not nil,
+// gets the call when it is answered.
 func sendFrom(t *testing.T, s *Server, p Peer, msg []byte, then func(*Call)) []byte {
 	t.Helper()
 	got := make(chan []byte, 2)
@@ -251,7 +251,8 @@ func FuzzDispatch(f *testing.F) {
 	})
 }
 
-// TestElsewhere: of a carrier that must not serve anything itself, workers serve what never waits, too.
+// TestElsewhere: of a carrier that must not serve anything itself, workers serve what never waits,
+// too.
 func TestElsewhere(t *testing.T) {
 	var blocked, asked atomic.Int32
 	s := NewServer(ServerConfig{Workers: 2, Programs: []Program{{Name: "test", Prog: testProg, Vers: 2, Procs: []Proc{
@@ -266,7 +267,10 @@ func TestElsewhere(t *testing.T) {
 	defer s.Close()
 	for n := range 20 {
 		done := make(chan struct{})
-		c := &Call{Peer: Peer{Addr: netip.MustParseAddrPort("192.0.2.1:700")}, Elsewhere: n%2 == 1, Reply: func(*Call, bool) { close(done) }}
+		c := &Call{
+			Peer: Peer{Addr: netip.MustParseAddrPort("192.0.2.1:700")}, Elsewhere: n%2 == 1,
+			Reply: func(*Call, bool) { close(done) },
+		}
 		s.Dispatch(c, xdr.NewDecoder(call(uint32(n), testProg, 2, 0)), false)
 		<-done
 	}

@@ -57,8 +57,9 @@ func (s *Server) Snapshot() ([]byte, error) {
 			p := &s.stats[i][j]
 			if n := p.calls.Load(); n > 0 {
 				out.Procs = append(out.Procs, snapProc{
-					Prog: s.programs[i].Prog, Vers: s.programs[i].Vers, Proc: uint32(j), Calls: n, Errors: p.errors.Load(), Retransmits: p.retransmits.Load(),
-					Nanos: p.nanos.Load(), BytesIn: p.bytesIn.Load(), BytesOut: p.bytesOut.Load(),
+					Prog: s.programs[i].Prog, Vers: s.programs[i].Vers, Proc: uint32(j), Calls: n, Errors: p.errors.Load(),
+					Retransmits: p.retransmits.Load(),
+					Nanos:       p.nanos.Load(), BytesIn: p.bytesIn.Load(), BytesOut: p.bytesOut.Load(),
 				})
 			}
 		}
@@ -83,8 +84,9 @@ func (r *replyCache) snapshot(out *snapshot) error {
 	}
 	for e := r.oldest.next; e != &r.oldest; e = e.next {
 		x := snapReply{
-			XID: e.key.xid, Key: bytes.Clone(e.key.sum[:]), Addr: e.addr, Transport: e.transport, Conn: e.conn, Delivered: e.delivered,
-			Record: e.record + 1, At: e.at, Reply: e.reply,
+			XID: e.key.xid, Key: bytes.Clone(e.key.sum[:]), Addr: e.addr, Transport: e.transport, Conn: e.conn,
+			Delivered: e.delivered,
+			Record:    e.record + 1, At: e.at, Reply: e.reply,
 		}
 		for _, f := range e.refs {
 			x.Refs = append(x.Refs, snapRef{f.At, f.Data})

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// countedBulk is a program whose procedure counts itself, and answers with something long, of which a
-// part is apart.
+// countedBulk is a program whose procedure counts itself, and answers with something long, of which
+// a part is apart.
 func countedBulk(runs *int) []Program {
 	return []Program{{Name: "test", Prog: testProg, Vers: 2, Procs: []Proc{
 		procOnce: {Name: "ONCE", Mutates: true, Serve: func(c *Call, _ bool) Status {
@@ -62,7 +62,8 @@ func TestSnapshot(t *testing.T) {
 				x := order[at]
 				order = append(slices.Delete(order, at, at+1), x) // asked for last
 				before := runs
-				if r := send(t, s, fmt.Sprintf("192.0.2.1:%d", 1+rnd.IntN(100)), call(x, testProg, 2, procOnce, x)); !bytes.Equal(r, replies[x]) || runs != before {
+				if r := send(t, s, fmt.Sprintf("192.0.2.1:%d", 1+rnd.IntN(100)), call(x, testProg, 2, procOnce, x)); !bytes.Equal(r,
+					replies[x]) || runs != before {
 					t.Fatalf("call %d of %d: %x instead of %x", x, i, r, replies[x])
 				}
 			default:
@@ -138,7 +139,10 @@ func TestSnapshotOfAnother(t *testing.T) {
 	b := gobOf(t, struct {
 		Replies []reply
 		More    bool
-	}{[]reply{{Peer: make([]byte, 16), XID: 8, Reply: []byte("x"), At: 7}, {Key: make([]byte, 32), XID: 7, Reply: []byte("x"), At: BootTime(), News: "y"}}, true})
+	}{[]reply{
+		{Peer: make([]byte, 16), XID: 8, Reply: []byte("x"), At: 7},
+		{Key: make([]byte, 32), XID: 7, Reply: []byte("x"), At: BootTime(), News: "y"},
+	}, true})
 	s := NewServer(ServerConfig{Workers: 1})
 	defer s.Close()
 	if err := s.Restore(b); err != nil || s.cache.count != 1 || s.cache.entries[drcKey{xid: 7}] == nil {
@@ -177,8 +181,11 @@ func TestDamagedSnapshots(t *testing.T) {
 func FuzzSnapshot(f *testing.F) {
 	now := BootTime()
 	f.Add(gobOf(f, snapshot{
-		Replies: []snapReply{{Key: make([]byte, 32), At: now, Reply: make([]byte, 9), Refs: []snapRef{{At: 5, Data: []byte("x")}}}, {Key: make([]byte, 32), XID: 1, At: now}},
-		Procs:   []snapProc{{Prog: testProg, Vers: 2, Proc: 1, Calls: 3}}, Faults: []uint64{1},
+		Replies: []snapReply{{
+			Key: make([]byte, 32), At: now, Reply: make([]byte, 9),
+			Refs: []snapRef{{At: 5, Data: []byte("x")}},
+		}, {Key: make([]byte, 32), XID: 1, At: now}},
+		Procs: []snapProc{{Prog: testProg, Vers: 2, Proc: 1, Calls: 3}}, Faults: []uint64{1},
 	}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var runs int

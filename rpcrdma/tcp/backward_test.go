@@ -17,20 +17,26 @@ func TestCallsBack(t *testing.T) {
 	ends := make(chan error, 10)
 	var back rpc.Caller
 	call := func(c rpc.Caller) {
-		c.Call(&rpc.BackwardCall{Prog: 0x40000000, Vers: 1, Proc: 1, Args: []byte{1, 2, 3, 4}, Timeout: time.Hour, Done: func(res *xdr.Decoder, err error) {
-			if err == nil && res.Uint32() != 77 {
-				err = errors.New("other results")
-			}
-			ends <- err
-		}})
+		c.Call(&rpc.BackwardCall{
+			Prog: 0x40000000, Vers: 1, Proc: 1, Args: []byte{1, 2, 3, 4}, Timeout: time.Hour,
+			Done: func(res *xdr.Decoder, err error) {
+				if err == nil && res.Uint32() != 77 {
+					err = errors.New("other results")
+				}
+				ends <- err
+			},
+		})
 	}
-	srv := rpc.NewServer(rpc.ServerConfig{Workers: 1, Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
-		{Name: "NULL", Serve: func(c *rpc.Call, _ bool) rpc.Status {
-			back = c.Back
-			call(back)
-			return rpc.Done
-		}},
-	}}}})
+	srv := rpc.NewServer(rpc.ServerConfig{
+		Workers: 1,
+		Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
+			{Name: "NULL", Serve: func(c *rpc.Call, _ bool) rpc.Status {
+				back = c.Back
+				call(back)
+				return rpc.Done
+			}},
+		}}},
+	})
 	defer srv.Close()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

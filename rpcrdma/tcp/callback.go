@@ -51,7 +51,10 @@ func NewCallbackDialer(limit int) *CallbackDialer {
 	if limit <= 0 {
 		limit = callbackDefault
 	}
-	o := &CallbackDialer{limit: limit, idle: callbackIdle, hosts: make(map[netip.Addr]int), all: make(map[*callbackCaller]struct{}), at: make(map[netip.AddrPort]*callbackCaller)}
+	o := &CallbackDialer{
+		limit: limit, idle: callbackIdle, hosts: make(map[netip.Addr]int),
+		all: make(map[*callbackCaller]struct{}), at: make(map[netip.AddrPort]*callbackCaller),
+	}
 	o.end, o.cancel = context.WithCancel(context.Background())
 	return o
 }

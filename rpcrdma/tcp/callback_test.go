@@ -23,18 +23,21 @@ type outwardPeer struct {
 
 func newOutwardPeer(t *testing.T) *outwardPeer {
 	p := &outwardPeer{held: make(chan struct{})}
-	srv := rpc.NewServer(rpc.ServerConfig{Workers: 4, Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
-		{Name: "NULL", Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
-		{Name: "ADD", Serve: func(c *rpc.Call, _ bool) rpc.Status {
-			p.calls.Add(1)
-			c.Res.Uint32(c.Args.Uint32() + 1)
-			return rpc.Done
-		}},
-		{Name: "HOLD", Serve: func(*rpc.Call, bool) rpc.Status {
-			<-p.held
-			return rpc.Done
-		}},
-	}}}})
+	srv := rpc.NewServer(rpc.ServerConfig{
+		Workers: 4,
+		Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
+			{Name: "NULL", Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+			{Name: "ADD", Serve: func(c *rpc.Call, _ bool) rpc.Status {
+				p.calls.Add(1)
+				c.Res.Uint32(c.Args.Uint32() + 1)
+				return rpc.Done
+			}},
+			{Name: "HOLD", Serve: func(*rpc.Call, bool) rpc.Status {
+				<-p.held
+				return rpc.Done
+			}},
+		}}},
+	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -56,13 +59,16 @@ func outwardCall(t *testing.T, c rpc.Caller, proc uint32, patience time.Duration
 		err error
 	}
 	done := make(chan result, 2)
-	c.Call(&rpc.BackwardCall{Prog: prog, Vers: 1, Proc: proc, Args: []byte{0, 0, 0, 41}, Timeout: patience, Done: func(d *xdr.Decoder, err error) {
-		r := result{err: err}
-		if err == nil {
-			r.n = d.Uint32()
-		}
-		done <- r
-	}})
+	c.Call(&rpc.BackwardCall{
+		Prog: prog, Vers: 1, Proc: proc, Args: []byte{0, 0, 0, 41}, Timeout: patience,
+		Done: func(d *xdr.Decoder, err error) {
+			r := result{err: err}
+			if err == nil {
+				r.n = d.Uint32()
+			}
+			done <- r
+		},
+	})
 	select {
 	case r := <-done:
 		return r.n, r.err
@@ -159,7 +165,10 @@ func TestOutwardFails(t *testing.T) {
 		t.Error(err)
 	}
 	held := make(chan error, 1)
-	c.Call(&rpc.BackwardCall{Prog: prog, Vers: 1, Proc: 2, Timeout: time.Hour, Done: func(_ *xdr.Decoder, err error) { held <- err }})
+	c.Call(&rpc.BackwardCall{
+		Prog: prog, Vers: 1, Proc: 2, Timeout: time.Hour,
+		Done: func(_ *xdr.Decoder, err error) { held <- err },
+	})
 	close(p.held)
 	if err := <-held; err != nil {
 		t.Error(err)
@@ -167,12 +176,15 @@ func TestOutwardFails(t *testing.T) {
 	// More at once than a connection takes: they wait for their turn.
 	const many = 3 * callbackCalls
 	for range many {
-		c.Call(&rpc.BackwardCall{Prog: prog, Vers: 1, Proc: 1, Args: make([]byte, 4), Timeout: time.Hour, Done: func(_ *xdr.Decoder, err error) {
-			other.calls.Add(1)
-			if err != nil {
-				t.Error(err)
-			}
-		}})
+		c.Call(&rpc.BackwardCall{
+			Prog: prog, Vers: 1, Proc: 1, Args: make([]byte, 4), Timeout: time.Hour,
+			Done: func(_ *xdr.Decoder, err error) {
+				other.calls.Add(1)
+				if err != nil {
+					t.Error(err)
+				}
+			},
+		})
 	}
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -181,12 +193,16 @@ func TestOutwardFails(t *testing.T) {
 	defer silent.Close()
 	o2 := NewCallbackDialer(0)
 	ended := make(chan error, 1)
-	o2.To(netip.MustParseAddrPort(silent.Addr().String())).Call(&rpc.BackwardCall{Prog: prog, Vers: 1, Proc: 1, Timeout: time.Hour, Done: func(_ *xdr.Decoder, err error) { ended <- err }})
+	o2.To(netip.MustParseAddrPort(silent.Addr().String())).Call(&rpc.BackwardCall{
+		Prog: prog, Vers: 1, Proc: 1,
+		Timeout: time.Hour, Done: func(_ *xdr.Decoder, err error) { ended <- err },
+	})
 	o2.Close()
 	if err := <-ended; err == nil {
 		t.Error("answered by nobody")
 	}
-	if _, err := outwardCall(t, o2.To(p.addr), 1, time.Hour); !errors.Is(err, rpc.ErrClosed) || o2.To(p.addr).Alive() || o2.Conns() != 0 {
+	if _, err := outwardCall(t, o2.To(p.addr), 1, time.Hour); !errors.Is(err, rpc.ErrClosed) || o2.To(p.addr).Alive() ||
+		o2.Conns() != 0 {
 		t.Error(err, o2.Conns())
 	}
 	o.done.Wait()

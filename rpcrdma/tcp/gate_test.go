@@ -39,7 +39,10 @@ func (l *lines) String() string {
 func TestNeverReads(t *testing.T) {
 	const memory = 2 << 20
 	log := new(lines)
-	s, addr, _ := serve(t, Config{ConnMemory: memory, WriteTimeout: 300 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	s, addr, _ := serve(t, Config{
+		ConnMemory: memory, WriteTimeout: 300 * time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(log, nil)),
+	})
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +77,8 @@ func TestNeverReads(t *testing.T) {
 		default:
 		}
 	}
-	// One call is read when there is just room, and has its reply: a small payload is 64 KiB, a large 1 MiB.
+	// One call is read when there is just room, and has its reply: a small payload is 64 KiB, a large
+	// 1 MiB.
 	if most > memory+3<<20 {
 		t.Errorf("it held %d bytes", most)
 	}
@@ -102,7 +106,10 @@ func TestLimitedIsNotRead(t *testing.T) {
 		}
 		return rpc.Done
 	}
-	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{Prog: prog, Vers: 1, Procs: []rpc.Proc{{Name: "WAIT", Inline: true, Serve: wait}}}}})
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{
+		Prog: prog, Vers: 1,
+		Procs: []rpc.Proc{{Name: "WAIT", Inline: true, Serve: wait}},
+	}}})
 	defer srv.Close()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -125,8 +132,8 @@ func TestLimitedIsNotRead(t *testing.T) {
 	}
 }
 
-// TestLimitedHurries: a connection that is not read, as a call on it waits for its time, comes to rest when the server has
-// all calls hurry, and is read again afterwards.
+// TestLimitedHurries: a connection that is not read, as a call on it waits for its time, comes to
+// rest when the server has all calls hurry, and is read again afterwards.
 func TestLimitedHurries(t *testing.T) {
 	came := make(chan struct{}, 1)
 	wait := func(c *rpc.Call, _ bool) rpc.Status {
@@ -175,7 +182,10 @@ func TestLimitedEnds(t *testing.T) {
 		close(came)
 		return rpc.Later
 	}
-	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{Prog: prog, Vers: 1, Procs: []rpc.Proc{{Name: "WAIT", Inline: true, Serve: wait}}}}})
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{
+		Prog: prog, Vers: 1,
+		Procs: []rpc.Proc{{Name: "WAIT", Inline: true, Serve: wait}},
+	}}})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -50,7 +50,8 @@ func rests(t *testing.T, s *Listener) {
 	}
 }
 
-// TestCallBackUnderWay: a call to the client that the writer has taken, and has not begun to write, is under way.
+// TestCallBackUnderWay: a call to the client that the writer has taken, and has not begun to write,
+// is under way.
 func TestCallBackUnderWay(t *testing.T) {
 	near, far := net.Pipe()
 	defer near.Close()
@@ -82,8 +83,8 @@ func TestCallBackUnderWay(t *testing.T) {
 	rests(true, "after more than fit")
 }
 
-// TestHandover: a connection goes to another Listener in the middle of a call, and neither the call nor the connection
-// is lost; a new connection waits meanwhile.
+// TestHandover: a connection goes to another Listener in the middle of a call, and neither the call
+// nor the connection is lost; a new connection waits meanwhile.
 func TestHandover(t *testing.T) {
 	first, addr, release := serve(t, Config{})
 	c, err := net.Dial("tcp", addr)
@@ -184,7 +185,8 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestHandoverCounts: connections that are handed over are let in however many they are, and count when others come.
+// TestHandoverCounts: connections that are handed over are let in however many they are, and count
+// when others come.
 func TestHandoverCounts(t *testing.T) {
 	first, addr, _ := serve(t, Config{})
 	var conns []*Client

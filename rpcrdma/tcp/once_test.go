@@ -13,22 +13,25 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// counted serves a procedure that must not be executed twice, and answers with the number of its execution. The first
-// execution waits for release.
+// counted serves a procedure that must not be executed twice, and answers with the number of its
+// execution. The first execution waits for release.
 func counted(t *testing.T) (s *Listener, srv *rpc.Server, addr string, runs *atomic.Uint32, release chan struct{}) {
 	t.Helper()
 	runs, release = new(atomic.Uint32), make(chan struct{})
-	srv = rpc.NewServer(rpc.ServerConfig{Workers: 2, Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
-		{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
-		{Name: "ONCE", Mutates: true, Serve: func(c *rpc.Call, _ bool) rpc.Status {
-			n := runs.Add(1)
-			if n == 1 {
-				<-release
-			}
-			c.Res.Uint32(n)
-			return rpc.Done
-		}},
-	}}}})
+	srv = rpc.NewServer(rpc.ServerConfig{
+		Workers: 2,
+		Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
+			{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+			{Name: "ONCE", Mutates: true, Serve: func(c *rpc.Call, _ bool) rpc.Status {
+				n := runs.Add(1)
+				if n == 1 {
+					<-release
+				}
+				c.Res.Uint32(n)
+				return rpc.Done
+			}},
+		}}},
+	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +44,8 @@ func counted(t *testing.T) (s *Listener, srv *rpc.Server, addr string, runs *ato
 	return s, srv, l.Addr().String(), runs, release
 }
 
-// acknowledged waits until the clients' hosts have acknowledged all replies, which they may put off for a moment.
+// acknowledged waits until the clients' hosts have acknowledged all replies, which they may put off
+// for a moment.
 func acknowledged(t *testing.T, s *Listener) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -75,8 +79,8 @@ func once(c *Client) (n uint32, err error) {
 	return n, err
 }
 
-// TestAnswersOfOthers: another process of the host that has the XID by chance has its call executed, whether the
-// connection of the first is there still or not.
+// TestAnswersOfOthers: another process of the host that has the XID by chance has its call
+// executed, whether the connection of the first is there still or not.
 func TestAnswersOfOthers(t *testing.T) {
 	s, _, addr, _, release := counted(t)
 	close(release)
@@ -97,8 +101,8 @@ func TestAnswersOfOthers(t *testing.T) {
 	}
 }
 
-// TestOnceOverAnotherConnection: who has lost his connection before the reply gets the reply on the next, from whatever
-// port.
+// TestOnceOverAnotherConnection: who has lost his connection before the reply gets the reply on the
+// next, from whatever port.
 func TestOnceOverAnotherConnection(t *testing.T) {
 	s, srv, addr, runs, release := counted(t)
 	a := dial(t, addr)
@@ -167,8 +171,8 @@ func (c *brokenWrites) RemoteAddr() net.Addr             { return &net.TCPAddr{}
 func (c *brokenWrites) SetReadDeadline(time.Time) error  { return nil }
 func (c *brokenWrites) SetWriteDeadline(time.Time) error { return nil }
 
-// TestRepliesBeforeTheEnd: when nothing can be written any more, replies that have come are taken: the server has the
-// acknowledgment of this host for them.
+// TestRepliesBeforeTheEnd: when nothing can be written any more, replies that have come are taken:
+// the server has the acknowledgment of this host for them.
 func TestRepliesBeforeTheEnd(t *testing.T) {
 	var e xdr.Encoder
 	for _, w := range []uint32{1<<31 | 28, 5, rpc.MsgReply, 0, 0, 0, 0, 77} {

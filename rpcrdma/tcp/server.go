@@ -78,7 +78,8 @@ func (c *Counters) Failed() map[string]uint64 {
 }
 
 type counters struct {
-	connections, refused, calls, replies, bytesIn, bytesOut, badRecords, writeErrors, backCalls, backReplies, slow, paused atomic.Uint64
+	connections, refused, calls, replies, bytesIn, bytesOut, badRecords, writeErrors, backCalls, backReplies, slow,
+	paused atomic.Uint64
 
 	tls handshakes
 }
@@ -196,7 +197,8 @@ func (s *Listener) Counters() Counters {
 	n := &s.n
 	out := Counters{
 		Connections: n.connections.Load(), Refused: n.refused.Load(), Calls: n.calls.Load(), Replies: n.replies.Load(),
-		BytesIn: n.bytesIn.Load(), BytesOut: n.bytesOut.Load(), BadRecords: n.badRecords.Load(), WriteErrors: n.writeErrors.Load(),
+		BytesIn: n.bytesIn.Load(), BytesOut: n.bytesOut.Load(), BadRecords: n.badRecords.Load(),
+		WriteErrors: n.writeErrors.Load(),
 		SlowClients: n.slow.Load(), Paused: n.paused.Load(),
 		BackwardCalls: n.backCalls.Load(), BackwardReplies: n.backReplies.Load(),
 		TLSProbes: n.tls.probes.Load(), TLSHandshakes: n.tls.done.Load(), TLSMutual: n.tls.mutual.Load(),

@@ -37,12 +37,15 @@ func serve(t *testing.T, cfg Config) (*Listener, string, chan struct{}) {
 		c.Res.Uint32(uint32(len(b)))
 		return rpc.Done
 	}
-	srv := rpc.NewServer(rpc.ServerConfig{Workers: 4, Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
-		{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
-		procEcho: {Name: "ECHO", Inline: true, Serve: echo},
-		procWait: {Name: "WAIT", Serve: func(*rpc.Call, bool) rpc.Status { <-release; return rpc.Done }},
-		procSlow: {Name: "SLOW", Serve: echo},
-	}}}})
+	srv := rpc.NewServer(rpc.ServerConfig{
+		Workers: 4,
+		Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
+			{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+			procEcho: {Name: "ECHO", Inline: true, Serve: echo},
+			procWait: {Name: "WAIT", Serve: func(*rpc.Call, bool) rpc.Status { <-release; return rpc.Done }},
+			procSlow: {Name: "SLOW", Serve: echo},
+		}}},
+	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +137,10 @@ func TestRefusals(t *testing.T) {
 		prog, vers, proc uint32
 		want             rpc.AcceptStat
 	}{
-		{prog + 1, 1, 0, rpc.ProgUnavail}, {prog, 2, 0, rpc.ProgMismatch}, {prog, 1, 99, rpc.ProcUnavail}, {prog, 1, procEcho, rpc.GarbageArgs},
+		{prog + 1, 1, 0, rpc.ProgUnavail},
+		{prog, 2, 0, rpc.ProgMismatch},
+		{prog, 1, 99, rpc.ProcUnavail},
+		{prog, 1, procEcho, rpc.GarbageArgs},
 	} {
 		err := c.Call(context.Background(), &rpc.Request{Prog: k.prog, Vers: k.vers, Proc: k.proc})
 		var a *rpc.AcceptError

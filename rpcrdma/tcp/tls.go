@@ -66,7 +66,8 @@ func failureOf(err error) Failure {
 		return FailedEarly
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return FailedTimeout
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
+		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return FailedGone
 	case errors.As(err, &record):
 		return FailedGarbage

@@ -50,25 +50,33 @@ func authority(t testing.TB) (pool *x509.CertPool, issue func(name string) tls.C
 	}
 	from, to := time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
 	ca, caKey := make1(&x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: from, NotAfter: to, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: from, NotAfter: to, IsCA: true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign,
 	}, nil, nil)
 	pool = x509.NewCertPool()
 	pool.AddCert(ca)
 	return pool, func(name string) tls.Certificate {
 		c, key := make1(&x509.Certificate{
-			SerialNumber: big.NewInt(rand.Int64()), Subject: pkix.Name{CommonName: name}, NotBefore: from, NotAfter: to, DNSNames: []string{name},
-			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+			SerialNumber: big.NewInt(rand.Int64()), Subject: pkix.Name{CommonName: name}, NotBefore: from, NotAfter: to,
+			DNSNames:    []string{name},
+			KeyUsage:    x509.KeyUsageDigitalSignature,
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		}, ca, caKey)
 		return tls.Certificate{Certificate: [][]byte{c.Raw}, PrivateKey: key, Leaf: c}
 	}
 }
 
 // secureServer serves with TLS, and the client's configuration for it.
-func secureServer(t *testing.T, cfg Config) (s *Listener, addr string, release chan struct{}, client *tls.Config, issue func(string) tls.Certificate) {
+func secureServer(t *testing.T, cfg Config) (s *Listener, addr string, release chan struct{}, client *tls.Config,
+	issue func(string) tls.Certificate,
+) {
 	t.Helper()
 	pool, issue := authority(t)
-	server := &tls.Config{Certificates: []tls.Certificate{issue(hostName)}, ClientCAs: pool, ClientAuth: tls.VerifyClientCertIfGiven, SessionTicketsDisabled: true}
+	server := &tls.Config{
+		Certificates: []tls.Certificate{issue(hostName)}, ClientCAs: pool,
+		ClientAuth: tls.VerifyClientCertIfGiven, SessionTicketsDisabled: true,
+	}
 	cfg.TLS = func() *tls.Config { return server }
 	s, addr, release = serve(t, cfg)
 	return s, addr, release, &tls.Config{RootCAs: pool, ServerName: hostName}, issue
@@ -184,7 +192,8 @@ func TestMutualTLS(t *testing.T) {
 	_, other := authority(t)
 	with.Certificates = []tls.Certificate{other("client.example")}
 	var te *TLSError
-	if _, err := DialTLS(t.Context(), addr, with, prog, 1); !errors.As(err, &te) || !strings.Contains(err.Error(), "refuses TLS with this client") {
+	if _, err := DialTLS(t.Context(), addr, with, prog, 1); !errors.As(err, &te) ||
+		!strings.Contains(err.Error(), "refuses TLS with this client") {
 		t.Errorf("a certificate of somebody else: %v", err)
 	}
 	if p := <-told; p.err == nil || p.peer.Security != rpc.Cleartext {
@@ -292,8 +301,14 @@ func TestProbe(t *testing.T) {
 		call, want  []byte
 	}{
 		{"yes", addr, probe(5, 0), yes},
-		{"yes, but there is no such program", addr, record(5, 0, 2, prog+1, 1, 0, 7, 0, 0, 0), record(5, 1, 0, 0, 8, 0x53544152, 0x54544c53, 1)[4:]},
-		{"yes, but there is no such version", addr, record(5, 0, 2, prog, 9, 0, 7, 0, 0, 0), record(5, 1, 0, 0, 8, 0x53544152, 0x54544c53, 2, 1, 1)[4:]},
+		{
+			"yes, but there is no such program", addr, record(5, 0, 2, prog+1, 1, 0, 7, 0, 0, 0),
+			record(5, 1, 0, 0, 8, 0x53544152, 0x54544c53, 1)[4:],
+		},
+		{
+			"yes, but there is no such version", addr, record(5, 0, 2, prog, 9, 0, 7, 0, 0, 0),
+			record(5, 1, 0, 0, 8, 0x53544152, 0x54544c53, 2, 1, 1)[4:],
+		},
 		{"another procedure", addr, probe(5, 1), record(5, 1, 1, 1, 1)[4:]},
 		{"a credential with a body", addr, record(5, 0, 2, prog, 1, 0, 7, 4, 0, 0, 0), record(5, 1, 1, 1, 1)[4:]},
 		{"a verifier", addr, record(5, 0, 2, prog, 1, 0, 7, 0, 1, 0), record(5, 1, 1, 1, 3)[4:]},
@@ -442,7 +457,8 @@ func TestWithoutALPN(t *testing.T) {
 	if _, err := tc.Write(record(7, 0, 2, prog, 1, 0, 0, 0, 0, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if b, err := rpc.ReadRecord(tc, nil, 100); err != nil || rpc.ReplyXID(b) != 7 || tc.ConnectionState().NegotiatedProtocol != "" {
+	if b, err := rpc.ReadRecord(tc, nil, 100); err != nil || rpc.ReplyXID(b) != 7 ||
+		tc.ConnectionState().NegotiatedProtocol != "" {
 		t.Errorf("%x %v", b, err)
 	}
 }
@@ -476,8 +492,8 @@ func TestHalfOpen(t *testing.T) {
 	})
 }
 
-// TestTLSShutdown ends sessions in order: calls in progress are answered, then comes the alert of the
-// end; a handshake is not waited for.
+// TestTLSShutdown ends sessions in order: calls in progress are answered, then comes the alert of
+// the end; a handshake is not waited for.
 func TestTLSShutdown(t *testing.T) {
 	s, addr, release, cfg, _ := secureServer(t, Config{HandshakeTimeout: time.Hour})
 	c := dialTLS(t, addr, cfg)
@@ -508,10 +524,13 @@ func TestCallsBackByTLS(t *testing.T) {
 	pool, issue := authority(t)
 	server := &tls.Config{Certificates: []tls.Certificate{issue(hostName)}}
 	called := make(chan rpc.Caller, 1)
-	srv := rpc.NewServer(rpc.ServerConfig{Workers: 1, Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
-		{Name: "NULL", Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
-		{Name: "BACK", Serve: func(c *rpc.Call, _ bool) rpc.Status { called <- c.Back; return rpc.Done }},
-	}}}})
+	srv := rpc.NewServer(rpc.ServerConfig{
+		Workers: 1,
+		Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
+			{Name: "NULL", Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+			{Name: "BACK", Serve: func(c *rpc.Call, _ bool) rpc.Status { called <- c.Back; return rpc.Done }},
+		}}},
+	})
 	defer srv.Close()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -526,7 +545,10 @@ func TestCallsBackByTLS(t *testing.T) {
 	r.send(probe(5, 0))
 	r.reply()
 	back.Call(&rpc.BackwardCall{Prog: 9, Vers: 1, Proc: 1, Timeout: time.Hour, Done: func(*xdr.Decoder, error) {}})
-	tc := tls.Client(r.Conn, &tls.Config{RootCAs: pool, ServerName: hostName, NextProtos: []string{ALPN}, MinVersion: tls.VersionTLS13})
+	tc := tls.Client(r.Conn, &tls.Config{
+		RootCAs: pool, ServerName: hostName, NextProtos: []string{ALPN},
+		MinVersion: tls.VersionTLS13,
+	})
 	if err := tc.HandshakeContext(t.Context()); err != nil { // a call in between would be garbage to it
 		t.Fatal(err)
 	}
@@ -542,9 +564,12 @@ func FuzzHandshake(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{22, 3, 3, 64, 0}, 50), uint8(7))
 	_, issue := authority(f)
 	server := &tls.Config{Certificates: []tls.Certificate{issue(hostName)}}
-	srv := rpc.NewServer(rpc.ServerConfig{Workers: 1, Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
-		{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
-	}}}})
+	srv := rpc.NewServer(rpc.ServerConfig{
+		Workers: 1,
+		Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
+			{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+		}}},
+	})
 	f.Cleanup(srv.Close)
 	f.Fuzz(func(t *testing.T, b []byte, cut uint8) {
 		l := &oneConn{conns: make(chan net.Conn, 1), end: make(chan struct{})}

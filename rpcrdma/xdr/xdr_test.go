@@ -27,7 +27,8 @@ func TestRoundTrip(t *testing.T) {
 	check := func(name string, d Decoder) {
 		t.Helper()
 		ok := d.Uint32() == 7 && d.Int32() == -7 && d.Uint64() == 1<<63+5 && d.Bool() && !d.Bool() &&
-			bytes.Equal(d.Fixed(3), []byte{1, 2, 3}) && bytes.Equal(d.Opaque(5), []byte{4, 5, 6, 7, 8}) && d.String(4) == "nine" &&
+			bytes.Equal(d.Fixed(3), []byte{1, 2, 3}) && bytes.Equal(d.Opaque(5), []byte{4, 5, 6, 7, 8}) &&
+			d.String(4) == "nine" &&
 			string(d.Bulk(100)) == "bulk!" && len(d.Opaque(0)) == 0 && d.Uint32() == 99
 		if !ok || d.Err() != nil || d.Remaining() != 0 || d.Offset() != len(flat) {
 			t.Errorf("%s: error %v, %d left, offset %d", name, d.Err(), d.Remaining(), d.Offset())
@@ -170,7 +171,8 @@ func FuzzDecoder(f *testing.F) {
 			case 6:
 				x, y = one.String(limit), two.String(limit)
 			}
-			if x != y || one.Offset() != two.Offset() || one.Remaining() != two.Remaining() || (one.Err() == nil) != (two.Err() == nil) {
+			if x != y || one.Offset() != two.Offset() || one.Remaining() != two.Remaining() ||
+				(one.Err() == nil) != (two.Err() == nil) {
 				t.Fatalf("contiguous %v, in segments %v", x, y)
 			}
 			if one.Err() == nil && one.Offset()+one.Remaining() != len(b) {

@@ -78,7 +78,8 @@ func TestFlood(t *testing.T) {
 	l.Record("control")
 	l.Flush()
 	n := lines.FilterMessage("connect").Len()
-	if n != burst || uint64(n)+l.Dropped() != events || lines.FilterMessage("control").Len() != 1 || l.Counts()["connect"] != events {
+	if n != burst || uint64(n)+l.Dropped() != events || lines.FilterMessage("control").Len() != 1 ||
+		l.Counts()["connect"] != events {
 		t.Errorf("%d lines, %d dropped of %v", n, l.Dropped(), l.Counts())
 	}
 	clock = clock.Add(time.Second)

@@ -100,7 +100,8 @@ func (a *anonymiser) learnHost(h string) {
 	}
 }
 
-// learnHolder learns what a certificate calls its holder: a host, a user at one, a URI, or a subject.
+// learnHolder learns what a certificate calls its holder: a host, a user at one, a URI, or a
+// subject.
 func (a *anonymiser) learnHolder(name string) {
 	if strings.Contains(name, "://") {
 		a.learnURL(name)

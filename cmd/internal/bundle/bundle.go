@@ -1,5 +1,5 @@
-// Package bundle collects data for the search for a fault in one compressed archive without secrets. The manifest
-// lists missing parts with the reason.
+// Package bundle collects data for the search for a fault in one compressed archive without
+// secrets. The manifest lists missing parts with the reason.
 package bundle
 
 import (

@@ -23,9 +23,12 @@ import (
 func TestRedact(t *testing.T) {
 	const pem = "-----BEGIN EC PRIVATE KEY-----\nplanted\nplanted==\n-----END EC PRIVATE KEY-----"
 	for _, in := range []string{
-		"password: planted", "  db_password = planted two words", `{"token":"planted","n":1}`, `{"api_key": "a\"planted"}`, "x handle_secret=planted y",
-		"https://me:planted@host/x", "http://planted@host/", "Authorization: Basic cGxhbnRlZA==planted", "sent Bearer planted.planted.planted", pem,
-		`{"msg":"` + strings.ReplaceAll(pem, "\n", `\n`) + `","n":1}`, "-----BEGIN PRIVATE KEY-----\nplanted and then the end is cut off",
+		"password: planted", "  db_password = planted two words", `{"token":"planted","n":1}`, `{"api_key": "a\"planted"}`,
+		"x handle_secret=planted y",
+		"https://me:planted@host/x", "http://planted@host/", "Authorization: Basic cGxhbnRlZA==planted",
+		"sent Bearer planted.planted.planted", pem,
+		`{"msg":"` + strings.ReplaceAll(pem, "\n", `\n`) + `","n":1}`,
+		"-----BEGIN PRIVATE KEY-----\nplanted and then the end is cut off",
 		"# my Password: planted", `passphrase="planted"`, "private_key: |planted", `level=info msg="token=planted"`,
 	} {
 		if out := string(redact([]byte(in))); strings.Contains(out, "planted") || !strings.Contains(out, redacted) {
@@ -33,15 +36,18 @@ func TestRedact(t *testing.T) {
 		}
 	}
 	for _, in := range []string{
-		`{"pkey":"0xffff","key":"log_level"}`, "private data: f6ab", "10.0.0.1:20049", "a@b is somebody", "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----",
+		`{"pkey":"0xffff","key":"log_level"}`, "private data: f6ab", "10.0.0.1:20049", "a@b is somebody",
+		"-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----",
 		"rdma_packet_with_bad_icrc 7", "https://host:443/path?x=1",
 	} {
 		if out := string(redact([]byte(in))); out != in {
 			t.Errorf("%q: %q", in, out)
 		}
 	}
-	yaml := "# planted\nexports: [] # planted\nremote:\n  password: |\n    planted\n    planted\n  headers: [a=planted]\n  url: http://u:planted@h/\n"
-	if out := string(redactYAML([]byte(yaml))); strings.Contains(out, "planted") || !strings.Contains(out, "exports: []") || strings.Count(out, redacted) != 3 {
+	yaml := "# planted\nexports: [] # planted\nremote:\n  password: |\n    planted\n    planted\n  headers: " +
+		"[a=planted]\n  url: http://u:planted@h/\n"
+	if out := string(redactYAML([]byte(yaml))); strings.Contains(out, "planted") ||
+		!strings.Contains(out, "exports: []") || strings.Count(out, redacted) != 3 {
 		t.Errorf("%s", out)
 	}
 	if out := string(redactYAML([]byte("a: [ # planted\n token: planted\n"))); strings.Contains(out, "planted") {
@@ -56,12 +62,15 @@ func TestAnonymise(t *testing.T) {
 	a.learnHost("*.hidden.test")
 	a.learn("vm")
 	in := strings.Join([]string{
-		`{"path":"/srv/Hidden Place/x\u003cy"}`, `/srv/Hidden\040Place`, "/v1/export?name=%2Fsrv%2FHidden+Place", "HIDDEN PLACE", "n1.hidden.test", "vm nvme",
-		"10.1.2.3:700 10.1.2.3 [2001:db8::7]:20049 ::ffff:10.1.2.3 2001:db8:0::7", "127.0.0.1 ::1 0.0.0.0 18:10:01.5 v1.2.3", "opened /var/lib/rstored/unheard/of now", "de:ad:be:ef:00:01",
+		`{"path":"/srv/Hidden Place/x\u003cy"}`, `/srv/Hidden\040Place`, "/v1/export?name=%2Fsrv%2FHidden+Place",
+		"HIDDEN PLACE", "n1.hidden.test", "vm nvme",
+		"10.1.2.3:700 10.1.2.3 [2001:db8::7]:20049 ::ffff:10.1.2.3 2001:db8:0::7", "127.0.0.1 ::1 0.0.0.0 18:10:01.5 v1.2.3",
+		"opened /var/lib/rstored/unheard/of now", "de:ad:be:ef:00:01",
 	}, "\n")
 	want := strings.Join([]string{
 		`{"path":"/srv/name-1/name-2"}`, `/srv/name-1`, "/v1/name-6", "name-1", "n1.name-3", "name-5 nvme",
-		"addr-2:700 addr-2 [addr-1]:20049 addr-2 addr-1", "127.0.0.1 ::1 0.0.0.0 18:10:01.5 v1.2.3", "opened /var/lib/rstored/name-7/name-8 now", "mac-1",
+		"addr-2:700 addr-2 [addr-1]:20049 addr-2 addr-1", "127.0.0.1 ::1 0.0.0.0 18:10:01.5 v1.2.3",
+		"opened /var/lib/rstored/name-7/name-8 now", "mac-1",
 	}, "\n")
 	a.known = []string{"Hidden Place", "x<y", "hidden.test", "hidden", "vm"}
 	for _, k := range a.known {
@@ -137,7 +146,8 @@ func TestBounds(t *testing.T) {
 		f.answers[a.path] = long
 	}
 	var out bytes.Buffer
-	if _, err := Write(t.Context(), &out, Config{Daemon: f, Root: t.TempDir(), File: "/none", Unit: "no-such-unit"}); err != nil {
+	if _, err := Write(t.Context(), &out,
+		Config{Daemon: f, Root: t.TempDir(), File: "/none", Unit: "no-such-unit"}); err != nil {
 		t.Fatal(err)
 	}
 	m, files := unpack(t, out.Bytes())
@@ -166,7 +176,8 @@ func TestBounds(t *testing.T) {
 func TestDown(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{
-		"etc/rstored.yaml": "exports_file: /etc/exports\nexports: []\n# planted\n", "etc/exports": "/a *(ro) # planted\n", "etc/exports.d/b.exports": "/b *(ro)\n",
+		"etc/rstored.yaml": "exports_file: /etc/exports\nexports: []\n# planted\n", "etc/exports": "/a *(ro) # planted\n",
+		"etc/exports.d/b.exports":    "/b *(ro)\n",
 		"proc/sys/net/core/rmem_max": "212992\n", "sys/class/net/eth0/mtu": "9000\n",
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
@@ -177,12 +188,17 @@ func TestDown(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	if _, err := Write(t.Context(), &out, Config{Daemon: &fake{err: errors.New("nobody answers")}, Root: root, File: "/etc/rstored.yaml", Unit: "no-such-unit"}); err != nil {
+	if _, err := Write(t.Context(), &out,
+		Config{
+			Daemon: &fake{err: errors.New("nobody answers")}, Root: root, File: "/etc/rstored.yaml",
+			Unit: "no-such-unit",
+		}); err != nil {
 		t.Fatal(err)
 	}
 	m, files := unpack(t, out.Bytes())
 	for name, part := range map[string]string{
-		"config-file.yaml": "exports_file: /etc/exports", "exports-table.txt": "/b *(ro)", "sysctl.txt": "net/core/rmem_max = 212992", "network.txt": "eth0/mtu = 9000",
+		"config-file.yaml": "exports_file: /etc/exports", "exports-table.txt": "/b *(ro)",
+		"sysctl.txt": "net/core/rmem_max = 212992", "network.txt": "eth0/mtu = 9000",
 		"doctor.txt": "nobody answers", "versions.json": "rstorectl",
 	} {
 		if !strings.Contains(string(files[name]), part) {
@@ -205,20 +221,26 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// TestNamesOfCertificates: what certificates and URLs call somebody is replaced too, wherever it stands.
+// TestNamesOfCertificates: what certificates and URLs call somebody is replaced too, wherever it
+// stands.
 func TestNamesOfCertificates(t *testing.T) {
 	f := &fake{answers: map[string]string{
-		"/v1/status":  `{"pid":1,"tls":{"certificate":"/etc/rstored/cert.pem","subject":"CN=nas7.hiddenone.test,O=Hiddentwo Inc","names":["nas8.hiddenone.test","10.1.2.3"]}}`,
+		"/v1/status": `{"pid":1,"tls":{"certificate":"/etc/rstored/cert.pem","subject":"CN=nas7.hiddenone.test,` +
+			`O=Hiddentwo Inc","names":["nas8.hiddenone.test","10.1.2.3"]}}`,
 		"/v1/clients": `[{"address":"10.1.2.4:700","xprtsec":"mtls","name":"node9.hiddenthree.test"}]`,
 		"/v1/history": `[{"number":1,"user":"certificate CN=hiddenfour,O=Hiddentwo Inc","name":"a.yaml"}]`,
-		"/v1/config": "control_tls:\n  admins: [hiddenfive@mail.test, 'spiffe://hiddensix.test/ops', '*']\n  readers: [hiddenseven]\n" +
+		"/v1/config": "control_tls:\n  admins: [hiddenfive@mail.test, 'spiffe://hiddensix.test/ops', '*']\n  readers: " +
+			"[hiddenseven]\n" +
 			"otlp:\n  endpoint: https://collector.hiddeneight.test:4318\n",
-		"/v1/log": `{"level":"info","logger":"audit","msg":"tls","client":"10.1.2.5:700","result":"OK","name":"wentaway.hiddennine.test","issuer":"CN=Hiddenten CA,O=Hiddentwo Inc"}` + "\n" +
+		"/v1/log": `{"level":"info","logger":"audit","msg":"tls","client":"10.1.2.5:700","result":"OK",` +
+			`"name":"wentaway.hiddennine.test","issuer":"CN=Hiddenten CA,O=Hiddentwo Inc"}` + "\n" +
 			`{"level":"warn","msg":"collector","error":"lookup collector.hiddeneight.test: no such host"}` + "\n" +
-			`{"level":"warn","msg":"refused","by":"certificate CN=hiddeneleven,OU=Hiddentwelve Lab","to":"hiddenseven, and wentaway.hiddennine.test of 10.1.2.3"}` + "\n",
+			`{"level":"warn","msg":"refused","by":"certificate CN=hiddeneleven,OU=Hiddentwelve Lab","to":"hiddenseven, and ` +
+			`wentaway.hiddennine.test of 10.1.2.3"}` + "\n",
 	}}
 	var out bytes.Buffer
-	if _, err := Write(t.Context(), &out, Config{Daemon: f, Root: t.TempDir(), File: "/none", Unit: "no-such-unit", Anonymous: true}); err != nil {
+	if _, err := Write(t.Context(), &out,
+		Config{Daemon: f, Root: t.TempDir(), File: "/none", Unit: "no-such-unit", Anonymous: true}); err != nil {
 		t.Fatal(err)
 	}
 	_, files := unpack(t, out.Bytes())

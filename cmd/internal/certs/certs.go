@@ -336,8 +336,8 @@ func (s *Store) Server(clients Clients, protocols ...string) (*tls.Config, error
 		c.Certificates, c.ClientCAs = []tls.Certificate{*l.cert}, l.authorities
 		return c, nil
 	}
-	// GetConfigForClient makes this unnecessary for crypto/tls, but some packages refuse a configuration
-	// without any certificate.
+	// GetConfigForClient makes this unnecessary for crypto/tls, but some packages refuse a
+	// configuration without any certificate.
 	outer.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.current().cert, nil }
 	return outer, nil
 }

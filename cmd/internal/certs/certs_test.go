@@ -97,34 +97,55 @@ func TestWho(t *testing.T) {
 		ok             bool
 		verified       bool
 	}{
-		{about: "a client without a certificate", server: Files{cert, key, caFile}, client: Files{CA: caFile}, name: name, ok: true},
+		{
+			about: "a client without a certificate", server: Files{cert, key, caFile}, client: Files{CA: caFile}, name: name,
+			ok: true,
+		},
 		{about: "by address", server: Files{cert, key, caFile}, client: Files{CA: caFile}, name: "192.0.2.7", ok: true},
 		{about: "another name", server: Files{cert, key, caFile}, client: Files{CA: caFile}, name: "www.example"},
 		{about: "another address", server: Files{cert, key, caFile}, client: Files{CA: caFile}, name: "192.0.2.8"},
 		{about: "authorities of the system", server: Files{cert, key, caFile}, client: Files{}, name: name},
 		{about: "other authorities", server: Files{cert, key, caFile}, client: Files{CA: otherFile}, name: name},
-		{about: "a client with a certificate", server: Files{cert, key, caFile}, client: Files{ccert, ckey, caFile}, name: name, ok: true, verified: true},
+		{
+			about: "a client with a certificate", server: Files{cert, key, caFile}, client: Files{ccert, ckey, caFile},
+			name: name, ok: true, verified: true,
+		},
 		{about: "one of others", server: Files{cert, key, caFile}, client: Files{ocert, okey, caFile}, name: name},
-		{about: "one of others that nobody verifies", server: Files{Cert: cert, Key: key}, client: Files{ocert, okey, caFile}, name: name, ok: true},
+		{
+			about: "one of others that nobody verifies", server: Files{Cert: cert, Key: key}, client: Files{ocert, okey, caFile},
+			name: name, ok: true,
+		},
 		{about: "expired", server: Files{cert, key, caFile}, client: Files{ecert, ekey, caFile}, name: name},
 		{about: "the server's expired", server: Files{ecert, ekey, caFile}, client: Files{CA: caFile}, name: name},
-		{about: "required", server: Files{cert, key, caFile}, clients: Require, client: Files{ccert, ckey, caFile}, name: name, ok: true, verified: true},
-		{about: "required and not there", server: Files{cert, key, caFile}, clients: Require, client: Files{CA: caFile}, name: name},
-		{about: "required and of others", server: Files{cert, key, caFile}, clients: Require, client: Files{ocert, okey, caFile}, name: name},
+		{
+			about: "required", server: Files{cert, key, caFile}, clients: Require, client: Files{ccert, ckey, caFile},
+			name: name, ok: true, verified: true,
+		},
+		{
+			about: "required and not there", server: Files{cert, key, caFile}, clients: Require, client: Files{CA: caFile},
+			name: name,
+		},
+		{
+			about: "required and of others", server: Files{cert, key, caFile}, clients: Require,
+			client: Files{ocert, okey, caFile}, name: name,
+		},
 	} {
 		t.Run(tc.about, func(t *testing.T) {
-			st, serr, cerr := handshake(t, serverOf(t, load(t, tc.server), tc.clients), load(t, tc.client).Client(tc.name, "proto"))
+			st, serr, cerr := handshake(t, serverOf(t, load(t, tc.server), tc.clients),
+				load(t, tc.client).Client(tc.name, "proto"))
 			if ok := serr == nil && cerr == nil; ok != tc.ok {
 				t.Fatalf("server %v, client %v", serr, cerr)
 			}
-			if tc.ok && (st.Version != tls.VersionTLS13 || st.NegotiatedProtocol != "proto" || (len(st.VerifiedChains) > 0) != tc.verified) {
+			if tc.ok && (st.Version != tls.VersionTLS13 || st.NegotiatedProtocol != "proto" ||
+				(len(st.VerifiedChains) > 0) != tc.verified) {
 				t.Errorf("%x %q %d", st.Version, st.NegotiatedProtocol, len(st.VerifiedChains))
 			}
 		})
 	}
 	old := load(t, Files{CA: caFile}).Client(name)
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
-	if _, serr, cerr := handshake(t, serverOf(t, load(t, Files{cert, key, caFile}), Ask), old); serr == nil || cerr == nil {
+	if _, serr, cerr := handshake(t, serverOf(t, load(t, Files{cert, key, caFile}), Ask), old); serr == nil ||
+		cerr == nil {
 		t.Error("TLS 1.2 was spoken")
 	}
 	if _, err := load(t, Files{Cert: cert, Key: key}).Server(Require); !errors.Is(err, ErrNoAuthorities) {
@@ -169,7 +190,8 @@ func TestRenewed(t *testing.T) {
 			}
 		}
 		st := s.Status()
-		if st.Loads != loads || st.Failures != failures || (st.Err != nil) != bad || !st.NotAfter.Equal(after) || st.Names[0] != name || st.Authorities.IsZero() {
+		if st.Loads != loads || st.Failures != failures || (st.Err != nil) != bad || !st.NotAfter.Equal(after) ||
+			st.Names[0] != name || st.Authorities.IsZero() {
 			t.Errorf("%s: %+v", about, st)
 		}
 		if said := strings.Count(out.String(), "cannot be used"); said != int(failures) {

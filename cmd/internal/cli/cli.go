@@ -180,8 +180,8 @@ func noArguments(c *cobra.Command) {
 	}
 }
 
-// Run executes the tree, prints the error if there is one, and returns the exit code for os.Exit. A command without
-// Args takes no arguments.
+// Run executes the tree, prints the error if there is one, and returns the exit code for os.Exit. A
+// command without Args takes no arguments.
 func Run(root *cobra.Command, stderr io.Writer) int {
 	noArguments(root)
 	err := root.Execute()

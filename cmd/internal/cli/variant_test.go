@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestPreferRDMA: this test, lying as program p in bin, becomes what lies in lib/rstored/rdma, if that
-// can be executed.
+// TestPreferRDMA: this test, lying as program p in bin, becomes what lies in lib/rstored/rdma, if
+// that can be executed.
 func TestPreferRDMA(t *testing.T) {
 	if rdmaCore {
 		t.Skip("this is the other program")
@@ -32,7 +32,10 @@ func TestPreferRDMA(t *testing.T) {
 		mode                   os.FileMode
 	}{
 		{name: "nothing is installed", want: "static\n"},
-		{name: "installed", other: "#!/bin/sh\necho rdma $1 $RSTORED_TEST_PREFER\n", mode: 0o755, want: "rdma -test.run=TestPreferRDMA yes\n"},
+		{
+			name: "installed", other: "#!/bin/sh\necho rdma $1 $RSTORED_TEST_PREFER\n", mode: 0o755,
+			want: "rdma -test.run=TestPreferRDMA yes\n",
+		},
 		{name: "asked for the static one", other: "#!/bin/sh\necho rdma\n", mode: 0o755, env: "static", want: "static\n"},
 		{name: "no program", other: "#!/bin/sh\necho rdma\n", mode: 0o644, want: "static\n"},
 		{name: "without its interpreter", other: "#!/no/such/file\n", mode: 0o755, want: "static\n"},

@@ -29,8 +29,9 @@ func (e *Export) Rules() []Client {
 	return ownHost(Client{Squash: RootSquash})
 }
 
-// Exposure lists, for the administrator, what the export allows to every host that can reach the server. Rules for
-// partitions, and for clients with certificates, do not count. The export must have been normalized.
+// Exposure lists, for the administrator, what the export allows to every host that can reach the
+// server. Rules for partitions, and for clients with certificates, do not count. The export must
+// have been normalized.
 func (e *Export) Exposure() (list []string) {
 	if len(e.PKeys) > 0 {
 		return nil
@@ -61,7 +62,8 @@ func (e *Export) Exposure() (list []string) {
 	return list
 }
 
-// Advice lists probable mistakes in a configuration that was validated, and the Exposure of its exports.
+// Advice lists probable mistakes in a configuration that was validated, and the Exposure of its
+// exports.
 func (c *Config) Advice() []string {
 	list := slices.Clone(c.Warnings)
 	if w := c.ControlTLS.Warning(); w != "" {
@@ -101,8 +103,8 @@ func halves(p netip.Prefix) (low, high netip.Prefix) {
 	return netip.PrefixFrom(p.Addr(), bits), netip.PrefixFrom(top, bits)
 }
 
-// Confines reports whether the export is stricter than over, the export around it: it refuses a client of over, or
-// allows it less. The exports must have been normalized.
+// Confines reports whether the export is stricter than over, the export around it: it refuses a
+// client of over, or allows it less. The exports must have been normalized.
 func (e *Export) Confines(over *Export) bool {
 	mine := e.Rules()
 	for _, o := range over.Rules() {
@@ -117,8 +119,8 @@ func (e *Export) Confines(over *Export) bool {
 	return len(e.PKeys) > 0 && !slices.Equal(e.PKeys, over.PKeys)
 }
 
-// contains reports whether every client of another rule is a client of this one. Between names it can only tell that
-// two are equal.
+// contains reports whether every client of another rule is a client of this one. Between names it
+// can only tell that two are equal.
 func (c *Client) contains(o *Client) bool {
 	if c.Name() == o.Name() {
 		return true

@@ -12,10 +12,12 @@ import (
 func TestNoClientIsNobody(t *testing.T) {
 	const file = "exports: [{path: /a}, {path: /b, clients: [{cidr: 10.0.0.0/8}, {squash: no_root_squash}]}]\n"
 	_, err := load(t, file)
-	if err == nil || !strings.Contains(err.Error(), "rstored.yaml: exports[1]: clients[1]: ") || !strings.Contains(err.Error(), "names no client") {
+	if err == nil || !strings.Contains(err.Error(), "rstored.yaml: exports[1]: clients[1]: ") ||
+		!strings.Contains(err.Error(), "names no client") {
 		t.Errorf("a file: %v", err)
 	}
-	if _, err = ParseDocument("x.yaml", SyntaxYAML, []byte(file)); err == nil || !strings.Contains(err.Error(), "x.yaml: exports[1]: clients[1]: ") {
+	if _, err = ParseDocument("x.yaml", SyntaxYAML, []byte(file)); err == nil ||
+		!strings.Contains(err.Error(), "x.yaml: exports[1]: clients[1]: ") {
 		t.Errorf("a document: %v", err)
 	}
 	if e, err := ParseExport("/a (rw)"); err == nil {
@@ -27,7 +29,8 @@ func TestNoClientIsNobody(t *testing.T) {
 	}
 }
 
-// TestYAMLTypes: no value becomes root, rw, or everybody by being empty or of another type, and no key is dropped.
+// TestYAMLTypes: no value becomes root, rw, or everybody by being empty or of another type, and no
+// key is dropped.
 func TestYAMLTypes(t *testing.T) {
 	client := func(s string) string {
 		return "exports:\n  - path: /a\n    clients:\n      - cidr: 10.0.0.0/8\n        " + s + "\n"
@@ -61,7 +64,10 @@ func TestYAMLTypes(t *testing.T) {
 		{export("fsid: false"), "no text"},
 		{export("Clients: [{cidr: 10.0.0.0/8}]"), `key "Clients" is written "clients"`},
 		{export("clients: {Cidr: 10.0.0.0/8}"), `"Cidr"`},
-		{"x: &x\n  Read_Only: true\n" + "exports: [{path: /a, clients: [{cidr: 10.0.0.0/8, <<: {Read_Only: true}}]}]\n", `"Read_Only"`},
+		{
+			"x: &x\n  Read_Only: true\n" + "exports: [{path: /a, clients: [{cidr: 10.0.0.0/8, <<: {Read_Only: true}}]}]\n",
+			`"Read_Only"`,
+		},
 		{"exports: [{path: /a, clients: [&r {cidr: 10.0.0.0/8, anonuid: 0.1}]}]\n", "no whole number"},
 		{"Exports: [{path: /a}]\n", `key "Exports" is written "exports"`},
 		{"exports: [{path: /a}]\nEXPORTS: []\n", `"EXPORTS"`},
@@ -84,7 +90,8 @@ func TestYAMLTypes(t *testing.T) {
 	if uid, gid := r.Anon(); !r.ReadOnly || uid != 7 || gid != 16 || !slices.Equal(r.Sec, []string{"sys"}) {
 		t.Errorf("values in quotes: %+v", r)
 	}
-	if c, err = load(t, "log_level:\nexports: [{path: /a, clients: []}]\nshards: 4\nnfs_versions: [3, 4.2]\nlease_time: 20s\n"); err != nil || c.LogLevel != "info" || c.Shards != 4 {
+	if c, err = load(t, "log_level:\nexports: [{path: /a, clients: []}]\nshards: 4\nnfs_versions: [3, "+
+		"4.2]\nlease_time: 20s\n"); err != nil || c.LogLevel != "info" || c.Shards != 4 {
 		t.Errorf("what is right: %+v, %v", c, err)
 	}
 }
@@ -113,7 +120,8 @@ func TestAllSquashStays(t *testing.T) {
 	}
 }
 
-// TestOwnHost: an export that names no clients is for the server's own host, whichever way it is configured.
+// TestOwnHost: an export that names no clients is for the server's own host, whichever way it is
+// configured.
 func TestOwnHost(t *testing.T) {
 	rules := func(e *Export) string {
 		var s []string
@@ -125,9 +133,15 @@ func TestOwnHost(t *testing.T) {
 	const safe = "127.0.0.0/8(rw,root_squash) ::1/128(rw,root_squash)"
 	for _, tc := range []struct{ spec, flag, api string }{
 		{"/a", "127.0.0.0/8(rw,no_root_squash) ::1/128(rw,no_root_squash)", safe},
-		{"/a(ro)", "127.0.0.0/8(ro,no_root_squash) ::1/128(ro,no_root_squash)", "127.0.0.0/8(ro,root_squash) ::1/128(ro,root_squash)"},
+		{
+			"/a(ro)", "127.0.0.0/8(ro,no_root_squash) ::1/128(ro,no_root_squash)",
+			"127.0.0.0/8(ro,root_squash) ::1/128(ro,root_squash)",
+		},
 		{"/a(root_squash)", safe, safe},
-		{"/a(all_squash)", "127.0.0.0/8(rw,all_squash) ::1/128(rw,all_squash)", "127.0.0.0/8(rw,all_squash) ::1/128(rw,all_squash)"},
+		{
+			"/a(all_squash)", "127.0.0.0/8(rw,all_squash) ::1/128(rw,all_squash)",
+			"127.0.0.0/8(rw,all_squash) ::1/128(rw,all_squash)",
+		},
 		{"/a 10.0.0.0/8", "10.0.0.0/8(rw,root_squash)", "10.0.0.0/8(rw,root_squash)"},
 		{"/a *", "*(rw,root_squash)", "*(rw,root_squash)"},
 	} {
@@ -202,7 +216,8 @@ func TestExposure(t *testing.T) {
 	}
 }
 
-// TestControlSocket: no default is in a directory that others may have made, and rstorectl finds the service's.
+// TestControlSocket: no default is in a directory that others may have made, and rstorectl finds
+// the service's.
 func TestControlSocket(t *testing.T) {
 	home, run := t.TempDir(), t.TempDir()
 	t.Setenv("HOME", home)
@@ -217,7 +232,8 @@ func TestControlSocket(t *testing.T) {
 		t.Errorf("without a runtime directory: %s, want %s", got, want)
 	}
 	t.Setenv("HOME", "")
-	if got := DefaultControl(); strings.HasPrefix(got, os.TempDir()) || strings.HasPrefix(defaultStateDir(), os.TempDir()) {
+	if got := DefaultControl(); strings.HasPrefix(got, os.TempDir()) ||
+		strings.HasPrefix(defaultStateDir(), os.TempDir()) {
 		t.Errorf("without a home: %s, %s", got, defaultStateDir())
 	}
 	t.Setenv("RUNTIME_DIRECTORY", run)
@@ -238,7 +254,8 @@ func TestControlSocket(t *testing.T) {
 	}
 }
 
-// TestNobodyControls: a configuration that lets nobody control the server from other hosts is good, and says so.
+// TestNobodyControls: a configuration that lets nobody control the server from other hosts is good,
+// and says so.
 func TestNobodyControls(t *testing.T) {
 	const ctl = "control_tls: {listen: ['127.0.0.1:9048'], certificate: /c, key: /k, client_ca: /a%s}\n"
 	for more, want := range map[string]int{"": 1, ", admins: [alice]": 0, ", readers: [bob]": 0} {
@@ -254,7 +271,8 @@ func TestShowMount(t *testing.T) {
 	if c, err := load(t, "log_level: info\n"); err != nil || c.ShowMount != ShowOwn {
 		t.Errorf("the default: %v, %v", c, err)
 	}
-	if c, err := load(t, "showmount: all\nops_hosts: [store.example]\n"); err != nil || c.ShowMount != ShowAll || !slices.Equal(c.OpsHosts, []string{"store.example"}) {
+	if c, err := load(t, "showmount: all\nops_hosts: [store.example]\n"); err != nil || c.ShowMount != ShowAll ||
+		!slices.Equal(c.OpsHosts, []string{"store.example"}) {
 		t.Errorf("all: %v, %v", c, err)
 	}
 	if _, err := load(t, "showmount: some\n"); err == nil || !strings.Contains(err.Error(), "showmount") {

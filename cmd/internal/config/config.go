@@ -57,7 +57,8 @@ type Config struct {
 	// PKeys are the partition keys of the RDMA devices (see ParsePKey); the first is that
 	// of connections that ask for none.
 	PKeys []string `mapstructure:"pkeys" yaml:"pkeys"`
-	// RDMACNPDSCP is the DSCP of congestion notifications of devices in user space; 0 is that of the connection.
+	// RDMACNPDSCP is the DSCP of congestion notifications of devices in user space; 0 is that of the
+	// connection.
 	RDMACNPDSCP int `mapstructure:"rdma_cnp_dscp" yaml:"rdma_cnp_dscp"`
 	// StateDir holds what must survive a restart: the handle secret, the table
 	// of handles, and the exports and ports added at run time.
@@ -83,8 +84,8 @@ type Config struct {
 	MaxClientConnections int `mapstructure:"max_client_connections" yaml:"max_client_connections"`
 	// Memory is what the connections over RDMA of all ports share, in bytes as 512M.
 	Memory string `mapstructure:"memory" yaml:"memory"`
-	// NFS4Memory bounds what clients of version 4 can make the server remember, in bytes as 1G, NFS4ClientMemory
-	// that of one host.
+	// NFS4Memory bounds what clients of version 4 can make the server remember, in bytes as 1G,
+	// NFS4ClientMemory that of one host.
 	NFS4Memory       string `mapstructure:"nfs4_memory" yaml:"nfs4_memory"`
 	NFS4ClientMemory string `mapstructure:"nfs4_client_memory" yaml:"nfs4_client_memory"`
 	// SlowTimeout ends connections whose client takes nothing.
@@ -105,7 +106,8 @@ type Config struct {
 	// OpsListen are addresses that answer Prometheus and health checks by HTTP. OpsPprof lets
 	// whoever reaches them profile the process; OpsClients is how many clients have metrics of
 	// their own.
-	// OpsHosts are the names that requests there may be for, besides addresses, localhost and the host's own.
+	// OpsHosts are the names that requests there may be for, besides addresses, localhost and the
+	// host's own.
 	OpsListen  []string `mapstructure:"ops_listen" yaml:"ops_listen"`
 	OpsHosts   []string `mapstructure:"ops_hosts" yaml:"ops_hosts"`
 	OpsPprof   bool     `mapstructure:"ops_pprof" yaml:"ops_pprof"`
@@ -216,8 +218,9 @@ func DefaultControl() string {
 	return systemControl
 }
 
-// FindControl is the socket that rstorectl uses where none is named: that of the user's own daemon if there
-// is one, or else that of root and of the service. A directory that others can change has none.
+// FindControl is the socket that rstorectl uses where none is named: that of the user's own daemon
+// if there is one, or else that of root and of the service. A directory that others can change has
+// none.
 func FindControl() string {
 	own := DefaultControl()
 	_, err := os.Lstat(own)

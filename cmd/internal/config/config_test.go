@@ -47,7 +47,8 @@ func TestPrecedence(t *testing.T) {
 	}
 	t.Setenv("RSTORED_LOG_LEVEL", "error")
 	t.Setenv("RSTORED_TCP_LISTEN", "127.0.0.2:1,127.0.0.2:2")
-	if c, err = load(t, file); err != nil || c.LogLevel != "error" || !reflect.DeepEqual(c.TCPListen, []string{"127.0.0.2:1", "127.0.0.2:2"}) {
+	if c, err = load(t, file); err != nil || c.LogLevel != "error" ||
+		!reflect.DeepEqual(c.TCPListen, []string{"127.0.0.2:1", "127.0.0.2:2"}) {
 		t.Errorf("environment: %+v, %v", c, err)
 	}
 	c, err = load(t, file, "--log-level", "debug", "--tcp-listen", "127.0.0.3:1", "--tcp-listen", "127.0.0.3:2")
@@ -180,7 +181,10 @@ func TestParseExport(t *testing.T) {
 			t.Errorf("%q:\n got %+v, %v\nwant %+v", tc.in, got, err, tc.want)
 		}
 	}
-	for _, bad := range []string{"", "data", "/d(ro", "/d(ro))", "/d(fast)", "/d(anonuid=x)", "/d(ro=1)", "/d host/example(rw)", "/d=e", "memory:"} {
+	for _, bad := range []string{
+		"", "data", "/d(ro", "/d(ro))", "/d(fast)", "/d(anonuid=x)", "/d(ro=1)",
+		"/d host/example(rw)", "/d=e", "memory:",
+	} {
 		if e, err := ParseExport(bad); err == nil {
 			t.Errorf("%q was accepted as %+v", bad, e)
 		}
@@ -194,7 +198,8 @@ func TestPerf(t *testing.T) {
 		t.Errorf("default: %+v, %v", c.Perf, err)
 	}
 	t.Setenv("RSTORED_PERF_MAX_DEPTH", "7")
-	c, err = load(t, "perf:\n  listen: ['10.0.0.1:18515']\n  clients: [10.0.0.0/8, 127.0.0.1, '*']\n  max_qps: 3\n  idle_timeout: 5s\n", "--perf-max-size", "4096")
+	c, err = load(t, "perf:\n  listen: ['10.0.0.1:18515']\n  clients: [10.0.0.0/8, 127.0.0.1, '*']\n  max_qps: 3\n  "+
+		"idle_timeout: 5s\n", "--perf-max-size", "4096")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +216,8 @@ func TestPerf(t *testing.T) {
 
 // TestYAMLRoundTrip: what config dump prints is a file that means the same.
 func TestYAMLRoundTrip(t *testing.T) {
-	c, err := load(t, "", "--config", os.DevNull, "--export", "/d(async,ro) 10.0.0.0/8(rw,anongid=9) ::1", "--stop-timeout", "90s")
+	c, err := load(t, "", "--config", os.DevNull, "--export", "/d(async,ro) 10.0.0.0/8(rw,anongid=9) ::1",
+		"--stop-timeout", "90s")
 	if err != nil {
 		t.Fatal(err)
 	}

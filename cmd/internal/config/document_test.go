@@ -9,10 +9,16 @@ import (
 // TestDocument: what a file that is applied says, what it leaves alone, and what is wrong with it.
 func TestDocument(t *testing.T) {
 	for _, tc := range []struct{ syntax, text, want, err string }{
-		{SyntaxYAML, "exports:\n- path: /a\n  clients:\n  - cidr: 10.0.0.7\n    read_only: true\n", "/a 10.0.0.7/32(ro,root_squash) | map[] []", ""},
+		{
+			SyntaxYAML, "exports:\n- path: /a\n  clients:\n  - cidr: 10.0.0.7\n    read_only: true\n",
+			"/a 10.0.0.7/32(ro,root_squash) | map[] []", "",
+		},
 		{SyntaxYAML, "exports: []\n", "| map[] []", ""},
 		{SyntaxYAML, "tcp_listen: [':2049']\n", "none | map[tcp_listen:[:2049]] []", ""},
-		{SyntaxYAML, "tcp_listen: []\nops_listen: 127.0.0.1:9049\n", "none | map[ops_listen:[127.0.0.1:9049] tcp_listen:[]] []", ""},
+		{
+			SyntaxYAML, "tcp_listen: []\nops_listen: 127.0.0.1:9049\n",
+			"none | map[ops_listen:[127.0.0.1:9049] tcp_listen:[]] []", "",
+		},
 		{SyntaxYAML, "exports: []\nstate_dir: /x\nlog_level: debug\n", "| map[] [state_dir log_level]", ""},
 		{SyntaxYAML, "exports:\n- path: /a\n  fast: true\n", "", "invalid keys: fast"},
 		{SyntaxYAML, "exports:\n- path: /a/x\n- path: /b/x\n", "", "would both appear at /x"},

@@ -33,7 +33,10 @@ func TestTableOptions(t *testing.T) {
 		{opts: "rw", want: "*(rw,root_squash,secure,sec=sys)"},
 		{opts: "rw,ro", want: "*(ro,root_squash,secure,sec=sys)"},
 		{opts: "insecure", want: "*(ro,root_squash,sec=sys)"},
-		{opts: "sync,wdelay,no_wdelay,no_subtree_check,acl,no_pnfs,auth_nlm,secure_locks,hide,nocrossmnt", want: "*(ro,root_squash,secure,sec=sys)"},
+		{
+			opts: "sync,wdelay,no_wdelay,no_subtree_check,acl,no_pnfs,auth_nlm,secure_locks,hide,nocrossmnt",
+			want: "*(ro,root_squash,secure,sec=sys)",
+		},
 		{opts: "no_root_squash", want: "*(ro,no_root_squash,secure,sec=sys)"},
 		{opts: "all_squash,anonuid=150,anongid=100", want: "*(ro,all_squash,anonuid=150,anongid=100,secure,sec=sys)"},
 		{opts: "anonuid=-2", want: "*(ro,root_squash,anonuid=4294967294,secure,sec=sys)"},
@@ -70,12 +73,18 @@ func TestTableOptions(t *testing.T) {
 		{opts: "transport=udp", fail: "udp"},
 		{opts: "rsize=65536,wsize=4096", want: "*(ro,root_squash,secure,sec=sys,rsize=65536,wsize=4096)"},
 		{opts: "rsize=1000", fail: "multiple"},
-		{opts: "bandwidth=100M,iops=500,export_bandwidth=1G,export_iops=9", want: "*(ro,root_squash,secure,sec=sys,bandwidth=100M,iops=500)", all: "export_bandwidth=1G,export_iops=9"},
+		{
+			opts: "bandwidth=100M,iops=500,export_bandwidth=1G,export_iops=9",
+			want: "*(ro,root_squash,secure,sec=sys,bandwidth=100M,iops=500)", all: "export_bandwidth=1G,export_iops=9",
+		},
 		{opts: "bandwidth=fast", fail: "bytes a second"},
 		{opts: "bandwidth=0", fail: "bytes a second"},
 		{opts: "direct", want: "*(ro,root_squash,secure,sec=sys)", all: "direct"},
 		{opts: "direct,no_direct", want: "*(ro,root_squash,secure,sec=sys)"},
-		{opts: "manage_gids,pkey=0x8001,no_host_locks", want: "*(ro,root_squash,secure,sec=sys,manage_gids)", all: "no_host_locks,pkey=0x8001"},
+		{
+			opts: "manage_gids,pkey=0x8001,no_host_locks", want: "*(ro,root_squash,secure,sec=sys,manage_gids)",
+			all: "no_host_locks,pkey=0x8001",
+		},
 	} {
 		list, warnings, err := table(t, "# first\n/a *("+c.opts+")\n")
 		if c.fail != "" {
@@ -105,10 +114,19 @@ func TestTableOptions(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	for name, c := range map[string]struct{ text, want, warn, fail string }{
-		"merged":          {"/a 10.0.0.0/8(rw)\n/b *\n/a/ host.example.org\n", "/a=/a 10.0.0.0/8 host.example.org; /b=/b *", "", ""},
-		"twice":           {"/a h(rw) H(ro)\n", "/a=/a h", "more than once", ""},
-		"names":           {"/a h *.x.org n[0-9] @g 10.1.2.3 10.0.0.0/255.255.0.0 2001:db8::/32 fe80::1 *\n", "/a=/a h *.x.org n[0-9] @g 10.1.2.3/32 10.0.0.0/16 2001:db8::/32 fe80::1/128 *", "", ""},
-		"root":            {"/export *(fsid=0)\n/export/data *\n/other *\n", "/export=/ *; /export/data=/data *; /other=/other *", "", ""},
+		"merged": {
+			"/a 10.0.0.0/8(rw)\n/b *\n/a/ host.example.org\n", "/a=/a 10.0.0.0/8 host.example.org; /b=/b *",
+			"", "",
+		},
+		"twice": {"/a h(rw) H(ro)\n", "/a=/a h", "more than once", ""},
+		"names": {
+			"/a h *.x.org n[0-9] @g 10.1.2.3 10.0.0.0/255.255.0.0 2001:db8::/32 fe80::1 *\n",
+			"/a=/a h *.x.org n[0-9] @g 10.1.2.3/32 10.0.0.0/16 2001:db8::/32 fe80::1/128 *", "", "",
+		},
+		"root": {
+			"/export *(fsid=0)\n/export/data *\n/other *\n",
+			"/export=/ *; /export/data=/data *; /other=/other *", "", "",
+		},
 		"blank":           {"/a h (rw)\n", "/a=/a h *", "a client of its own", ""},
 		"two roots":       {"/a *(fsid=0)\n/b *(fsid=root)\n", "", "", "exports:2: fsid=0"},
 		"one fsid twice":  {"/a *(fsid=3)\n/b *(fsid=3)\n", "", "", "exports:2: fsid 3"},
@@ -168,13 +186,16 @@ func TestExportsFile(t *testing.T) {
 
 // TestRuleNFS takes a rule over to the server.
 func TestRuleNFS(t *testing.T) {
-	e, err := ParseExport("/a @g(ro,secure,sec=none,transport=rdma:tcp,rsize=8192,xprtsec=mtls:tls,bandwidth=2K,iops=3,manage_gids,nohide,nordirplus,all_squash,anonuid=1,anongid=2,export_bandwidth=1K)")
+	e, err := ParseExport("/a @g(ro,secure,sec=none,transport=rdma:tcp,rsize=8192,xprtsec=mtls:tls,bandwidth=2K,iops=3," +
+		"manage_gids,nohide,nordirplus,all_squash,anonuid=1,anongid=2,export_bandwidth=1K)")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := nfs.ClientRule{
-		RO: true, Squash: nfs.AllSquash, AnonUID: 1, AnonGID: 2, Secure: true, Flavors: nfs.FlavorNone, Transports: nfs.ByRDMA | nfs.ByTCP, Securities: nfs.ByTLS | nfs.ByMutualTLS,
-		MaxRead: 8192, Limit: nfs.Limit{Bytes: 2048, Ops: 3}, ManageGIDs: true, NoHide: true, NoReadDirPlus: true, CIDR: netip.Prefix{},
+		RO: true, Squash: nfs.AllSquash, AnonUID: 1, AnonGID: 2, Secure: true, Flavors: nfs.FlavorNone,
+		Transports: nfs.ByRDMA | nfs.ByTCP, Securities: nfs.ByTLS | nfs.ByMutualTLS,
+		MaxRead: 8192, Limit: nfs.Limit{Bytes: 2048, Ops: 3}, ManageGIDs: true, NoHide: true, NoReadDirPlus: true,
+		CIDR: netip.Prefix{},
 	}
 	if got := e.Clients[0].NFS(); got != want {
 		t.Errorf("%+v, want %+v", got, want)

@@ -59,8 +59,8 @@ func ParseRDMAListen(s string) (Listen, error) {
 	return l, err
 }
 
-// deviceName reports whether s can be the kernel's name of an RDMA device, rather than an address: those begin
-// with letters, such as mlx5_0.
+// deviceName reports whether s can be the kernel's name of an RDMA device, rather than an address:
+// those begin with letters, such as mlx5_0.
 func deviceName(s string) bool {
 	if s == "" || len(s) >= deviceNameMax || !letter(s[0]) {
 		return false

@@ -14,15 +14,27 @@ func TestRDMAListen(t *testing.T) {
 		Listen
 		text string
 	}{
-		":20049":                     {Listen{Port: 20049}, ":20049"},
-		"10.0.0.1:20049":             {Listen{Addr: addr("10.0.0.1"), Port: 20049}, "10.0.0.1:20049"},
-		"soft://10.0.0.1:20049":      {Listen{Addr: addr("10.0.0.1"), Port: 20049, Provider: provider.Soft}, "soft://10.0.0.1:20049"},
-		"VERBS://[fd00::1]:20049":    {Listen{Addr: addr("fd00::1"), Port: 20049, Provider: provider.Verbs}, "verbs://[fd00::1]:20049"},
-		"verbs://:1":                 {Listen{Port: 1, Provider: provider.Verbs}, "verbs://:1"},
-		"verbs://0.0.0.0:1":          {Listen{Port: 1, Provider: provider.Verbs}, "verbs://:1"},
-		"auto://:1":                  {Listen{Port: 1, Provider: provider.Auto}, "auto://:1"},
-		"verbs://mlx5_0:20049":       {Listen{Device: "mlx5_0", Port: 20049, Provider: provider.Verbs}, "verbs://mlx5_0:20049"},
-		"auto://rocep1s0f0:20049":    {Listen{Device: "rocep1s0f0", Port: 20049, Provider: provider.Verbs}, "verbs://rocep1s0f0:20049"},
+		":20049":         {Listen{Port: 20049}, ":20049"},
+		"10.0.0.1:20049": {Listen{Addr: addr("10.0.0.1"), Port: 20049}, "10.0.0.1:20049"},
+		"soft://10.0.0.1:20049": {
+			Listen{Addr: addr("10.0.0.1"), Port: 20049, Provider: provider.Soft},
+			"soft://10.0.0.1:20049",
+		},
+		"VERBS://[fd00::1]:20049": {
+			Listen{Addr: addr("fd00::1"), Port: 20049, Provider: provider.Verbs},
+			"verbs://[fd00::1]:20049",
+		},
+		"verbs://:1":        {Listen{Port: 1, Provider: provider.Verbs}, "verbs://:1"},
+		"verbs://0.0.0.0:1": {Listen{Port: 1, Provider: provider.Verbs}, "verbs://:1"},
+		"auto://:1":         {Listen{Port: 1, Provider: provider.Auto}, "auto://:1"},
+		"verbs://mlx5_0:20049": {
+			Listen{Device: "mlx5_0", Port: 20049, Provider: provider.Verbs},
+			"verbs://mlx5_0:20049",
+		},
+		"auto://rocep1s0f0:20049": {
+			Listen{Device: "rocep1s0f0", Port: 20049, Provider: provider.Verbs},
+			"verbs://rocep1s0f0:20049",
+		},
 		"verbs://[::ffff:1.2.3.4]:5": {Listen{Addr: addr("1.2.3.4"), Port: 5, Provider: provider.Verbs}, "verbs://1.2.3.4:5"},
 	} {
 		got, err := ParseRDMAListen(in)

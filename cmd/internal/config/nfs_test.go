@@ -45,7 +45,10 @@ func TestHostLocksOption(t *testing.T) {
 }
 
 func TestDirectOption(t *testing.T) {
-	for spec, want := range map[string]bool{"/d": false, "/d(direct)": true, "/d(direct,no_direct)": false, "/d 10.0.0.0/8(rw,direct)": true} {
+	for spec, want := range map[string]bool{
+		"/d": false, "/d(direct)": true, "/d(direct,no_direct)": false,
+		"/d 10.0.0.0/8(rw,direct)": true,
+	} {
 		e, err := ParseExport(spec)
 		if err != nil || e.Direct != want {
 			t.Errorf("%s: %v, %v", spec, e.Direct, err)
@@ -69,7 +72,10 @@ func TestNFS4Memory(t *testing.T) {
 			t.Errorf("%q: %d and %d", file, all, client)
 		}
 	}
-	for _, file := range []string{"nfs4_memory: 1M\n", "nfs4_memory: much\n", "nfs4_client_memory: 2G\n", "nfs4_client_memory: 1\n", "nfs4_memory: ''\n"} {
+	for _, file := range []string{
+		"nfs4_memory: 1M\n", "nfs4_memory: much\n", "nfs4_client_memory: 2G\n",
+		"nfs4_client_memory: 1\n", "nfs4_memory: ''\n",
+	} {
 		if _, err := load(t, file); err == nil {
 			t.Errorf("%q is accepted", file)
 		}

@@ -30,7 +30,8 @@ func TestOTLP(t *testing.T) {
 	}
 }
 
-// TestOTLPSources: the ratio, a number with a fraction, comes from everywhere that settings come from.
+// TestOTLPSources: the ratio, a number with a fraction, comes from everywhere that settings come
+// from.
 func TestOTLPSources(t *testing.T) {
 	const file = "otlp:\n  endpoint: http://127.0.0.1:4318\n  sample: 0.5\n"
 	check := func(c *Config, err error, want OTLP) {

@@ -9,8 +9,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Setting is one key of the configuration, with its descriptions in --help, in docs/configuration.md and in
-// rstored.yaml(5). Its type and its field are those of the key in Config.
+// Setting is one key of the configuration, with its descriptions in --help, in
+// docs/configuration.md and in rstored.yaml(5). Its type and its field are those of the key in
+// Config.
 type Setting struct {
 	// Key is the name in the file; "perf.listen" is listen in the section perf.
 	Key string

@@ -54,7 +54,8 @@ func (t *TLS) validate() error {
 	return nil
 }
 
-// absolutePaths refuses files whose names are relative. Keys and names are in the same order; a name may be empty.
+// absolutePaths refuses files whose names are relative. Keys and names are in the same order; a
+// name may be empty.
 func absolutePaths(keys []string, names ...string) error {
 	for i, name := range names {
 		if name != "" && !filepath.IsAbs(name) {

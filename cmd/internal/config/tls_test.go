@@ -21,10 +21,25 @@ func TestTLSSection(t *testing.T) {
 		{about: "relative", yaml: "tls:\n  certificate: c\n  key: /k\n", fail: "not an absolute path"},
 		{about: "no such security", yaml: "tls:\n  xprtsec: [ssl]\n", fail: "none of none, tls, mtls"},
 		{about: "nobody", yaml: "tls:\n  xprtsec: []\n", fail: "nothing is left"},
-		{about: "an export without TLS", yaml: "exports:\n  - path: /a\n    clients:\n      - {cidr: 10.0.0.0/8, xprtsec: [tls]}\n", warn: "/a wants xprtsec=tls, but there is no TLS"},
-		{about: "an export without authorities", yaml: "tls:\n" + pair + "exports:\n  - path: /a\n    clients:\n      - {cidr: 10.0.0.0/8, xprtsec: [mtls]}\n", warn: "without tls.client_ca"},
-		{about: "all exports without TLS", yaml: "tls:\n  xprtsec: [tls, mtls]\nexports:\n  - path: /a\n", warn: "/a wants xprtsec=tls:mtls, but there is no TLS"},
-		{about: "an export that says it itself", yaml: "tls:\n  xprtsec: [tls, mtls]\nexports:\n  - path: /a\n    clients:\n      - {cidr: 10.0.0.0/8, xprtsec: [none]}\n"},
+		{
+			about: "an export without TLS",
+			yaml:  "exports:\n  - path: /a\n    clients:\n      - {cidr: 10.0.0.0/8, xprtsec: [tls]}\n",
+			warn:  "/a wants xprtsec=tls, but there is no TLS",
+		},
+		{
+			about: "an export without authorities",
+			yaml:  "tls:\n" + pair + "exports:\n  - path: /a\n    clients:\n      - {cidr: 10.0.0.0/8, xprtsec: [mtls]}\n",
+			warn:  "without tls.client_ca",
+		},
+		{
+			about: "all exports without TLS", yaml: "tls:\n  xprtsec: [tls, mtls]\nexports:\n  - path: /a\n",
+			warn: "/a wants xprtsec=tls:mtls, but there is no TLS",
+		},
+		{
+			about: "an export that says it itself",
+			yaml: "tls:\n  xprtsec: [tls, mtls]\nexports:\n  - path: /a\n    clients:\n      - {cidr: 10.0.0.0/8, xprtsec: " +
+				"[none]}\n",
+		},
 	} {
 		cfg, err := load(t, c.yaml)
 		if c.fail != "" {

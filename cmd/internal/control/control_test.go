@@ -154,13 +154,15 @@ func TestConversation(t *testing.T) {
 	if _, err = d.Export(ctx, "/a b"); err == nil {
 		t.Error("an export that does not exist was found")
 	}
-	if _, err = d.AddExport(ctx, config.Export{Path: "rel"}); err == nil || !strings.Contains(err.Error(), "not absolute") {
+	if _, err = d.AddExport(ctx, config.Export{Path: "rel"}); err == nil ||
+		!strings.Contains(err.Error(), "not absolute") {
 		t.Errorf("relative path: %v", err)
 	}
 	if _, err = d.Upgrade(ctx, ""); err == nil || !strings.Contains(err.Error(), "1.2 goes on") {
 		t.Errorf("a failed upgrade: %v", err)
 	}
-	if u, err := d.Upgrade(ctx, "/opt/rstored"); err != nil || u.Executable != "/opt/rstored" || u.NewVersion != "1.3" || u.PauseMillis != 12.5 || u.RDMA != 3 {
+	if u, err := d.Upgrade(ctx, "/opt/rstored"); err != nil || u.Executable != "/opt/rstored" || u.NewVersion != "1.3" ||
+		u.PauseMillis != 12.5 || u.RDMA != 3 {
 		t.Errorf("an upgrade: %+v, %v", u, err)
 	}
 	if err = d.Reload(ctx); err == nil || !strings.Contains(err.Error(), "loud") {
@@ -248,7 +250,8 @@ func TestSocketDirectory(t *testing.T) {
 		if err := errors.Join(os.Mkdir(dir, 0o755), os.Chmod(dir, mode)); err != nil {
 			t.Fatal(err)
 		}
-		if l, err := Listen(filepath.Join(dir, "c.sock"), access); err == nil || !strings.Contains(err.Error(), "can be written by others") {
+		if l, err := Listen(filepath.Join(dir, "c.sock"), access); err == nil ||
+			!strings.Contains(err.Error(), "can be written by others") {
 			if l != nil {
 				_ = l.Close()
 			}
@@ -262,7 +265,8 @@ func TestSocketDirectory(t *testing.T) {
 	if err := os.Chown(dir, 1234, 1234); err != nil {
 		t.Fatal(err)
 	}
-	if l, err := Listen(filepath.Join(dir, "c.sock"), access); err == nil || !strings.Contains(err.Error(), "belongs to user 1234") {
+	if l, err := Listen(filepath.Join(dir, "c.sock"), access); err == nil ||
+		!strings.Contains(err.Error(), "belongs to user 1234") {
 		if l != nil {
 			_ = l.Close()
 		}

@@ -48,7 +48,10 @@ func TestRoles(t *testing.T) {
 		}
 	}
 	u, _ := url.Parse("spiffe://example.org/ops")
-	c := &x509.Certificate{Subject: pkix.Name{CommonName: "cn"}, DNSNames: []string{"a.example.org"}, EmailAddresses: []string{"a@example.org"}, URIs: []*url.URL{u}}
+	c := &x509.Certificate{
+		Subject: pkix.Name{CommonName: "cn"}, DNSNames: []string{"a.example.org"},
+		EmailAddresses: []string{"a@example.org"}, URIs: []*url.URL{u},
+	}
 	if got := Names(c); !slices.Equal(got, []string{"cn", "a.example.org", "a@example.org", "spiffe://example.org/ops"}) {
 		t.Errorf("names %q", got)
 	}
@@ -73,7 +76,10 @@ type remote struct {
 
 func serveRemote(t *testing.T) *remote {
 	t.Helper()
-	r := &remote{t: t, ca: certstest.New(t, "our authority"), dir: t.TempDir(), refused: make(chan error, 1000), admins: []string{"alice"}, asked: make(chan struct{}, 1000)}
+	r := &remote{
+		t: t, ca: certstest.New(t, "our authority"), dir: t.TempDir(), refused: make(chan error, 1000),
+		admins: []string{"alice"}, asked: make(chan struct{}, 1000),
+	}
 	cert, key := r.ca.Issue(t, time.Now().Add(time.Hour), "127.0.0.1").Write(t, r.dir, "server")
 	store, err := certs.Load(certs.Files{Cert: cert, Key: key, CA: certstest.WriteFile(t, r.dir, "ca.pem", r.ca.PEM)}, nil)
 	if err != nil {
@@ -174,7 +180,8 @@ func TestRemote(t *testing.T) {
 		t.Errorf("capture %q, %v", b.String(), err)
 	}
 	r.mu.Lock()
-	if len(r.actions) != 2 || r.actions[0].Peer.Subject != "CN=alice" || r.actions[0].Peer.Serial == "" || r.actions[0].Peer.Remote == "" || r.actions[0].Status != 200 {
+	if len(r.actions) != 2 || r.actions[0].Peer.Subject != "CN=alice" || r.actions[0].Peer.Serial == "" ||
+		r.actions[0].Peer.Remote == "" || r.actions[0].Status != 200 {
 		t.Errorf("the audit log is told of %+v", r.actions)
 	}
 	r.actions = nil
@@ -202,7 +209,8 @@ func TestRemote(t *testing.T) {
 	}
 	r.mu.Unlock()
 	r.lists([]string{"bob"}, nil)
-	if _, err := d.Status(ctx); err == nil || !strings.Contains(err.Error(), "certificate CN=alice may not control this server") {
+	if _, err := d.Status(ctx); err == nil ||
+		!strings.Contains(err.Error(), "certificate CN=alice may not control this server") {
 		t.Errorf("a stranger: %v", err)
 	}
 }
@@ -235,7 +243,8 @@ func TestRemoteRefused(t *testing.T) {
 			}
 		})
 	}
-	if _, err := DialRemote(r.addr, certs.Files{CA: good.CA}).Status(t.Context()); err == nil || !strings.Contains(err.Error(), "--cert and --key") {
+	if _, err := DialRemote(r.addr, certs.Files{CA: good.CA}).Status(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "--cert and --key") {
 		t.Errorf("without a certificate: %v", err)
 	}
 	if _, err := DialRemote(r.addr, certs.Files{Cert: good.Cert, Key: good.CA}).Status(t.Context()); err == nil {
@@ -271,7 +280,8 @@ func TestRemoteRefused(t *testing.T) {
 		t.Errorf("without a certificate: %v", err)
 	}
 	<-r.refused
-	if err := ask(&tls.Config{Certificates: []tls.Certificate{pair}, MaxVersion: tls.VersionTLS12}); err == nil || !strings.Contains(err.Error(), "protocol version") {
+	if err := ask(&tls.Config{Certificates: []tls.Certificate{pair}, MaxVersion: tls.VersionTLS12}); err == nil ||
+		!strings.Contains(err.Error(), "protocol version") {
 		t.Errorf("TLS 1.2: %v", err)
 	}
 	if err := <-r.refused; !strings.Contains(err.Error(), "versions") {
@@ -318,7 +328,8 @@ func TestRemoteFull(t *testing.T) {
 	}
 }
 
-// TestRemoteStop: the request that closes its own port is answered, and nobody can connect after it.
+// TestRemoteStop: the request that closes its own port is answered, and nobody can connect after
+// it.
 func TestRemoteStop(t *testing.T) {
 	r := serveRemote(t)
 	files := r.files(r.ca, time.Now().Add(time.Hour), "alice")
@@ -336,7 +347,8 @@ func TestRemoteStop(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("the request in progress: %v", err)
 	}
-	if _, err := DialRemote(r.addr, files).Status(t.Context()); err == nil || !strings.Contains(err.Error(), "nobody answers") {
+	if _, err := DialRemote(r.addr, files).Status(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "nobody answers") {
 		t.Errorf("after the stop: %v", err)
 	}
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/state"
 )
 
-// ask makes a request without a body and decodes the answer. Parameters are name, value, name, value.
+// ask makes a request without a body and decodes the answer. Parameters are name, value, name,
+// value.
 func ask[T any](ctx context.Context, d *Dialer, path string, params ...string) (v T, err error) {
 	err = d.do(ctx, http.MethodGet, path, values(params), nil, &v)
 	return v, err
@@ -179,7 +180,8 @@ func (d *Dialer) SetPprof(ctx context.Context, on bool) error {
 	return d.order(ctx, http.MethodPut, "/v1/ops", nil, "pprof", onOff(on))
 }
 
-// Upgrade hands over to the executable at a path, or at the path of the running daemon if it is empty.
+// Upgrade hands over to the executable at a path, or at the path of the running daemon if it is
+// empty.
 func (d *Dialer) Upgrade(ctx context.Context, executable string) (Upgraded, error) {
 	return send[Upgraded](ctx, d, http.MethodPost, "/v1/upgrade", nil, "executable", executable)
 }
@@ -209,8 +211,8 @@ func (d *Dialer) Apply(ctx context.Context, a Apply) (Applied, error) {
 	return send[Applied](ctx, d, http.MethodPost, "/v1/apply", a)
 }
 
-// HistoryEntry returns an applied file with its text. Number 0 is the entry before the last one. After the first
-// file that is the state before it, as an entry with the number 0.
+// HistoryEntry returns an applied file with its text. Number 0 is the entry before the last one.
+// After the first file that is the state before it, as an entry with the number 0.
 func (d *Dialer) HistoryEntry(ctx context.Context, number int) (state.Entry, error) {
 	return ask[state.Entry](ctx, d, "/v1/history-entry", "number", strconv.Itoa(number))
 }

@@ -90,8 +90,8 @@ type failure struct {
 	Error string `json:"error"`
 }
 
-// Errors that a Backend wraps to choose the HTTP status. Every other error is 400, because what users can make
-// fail here is what they asked for.
+// Errors that a Backend wraps to choose the HTTP status. Every other error is 400, because what
+// users can make fail here is what they asked for.
 var (
 	ErrNotFound = errors.New("not found")
 	ErrConflict = errors.New("exists already")
@@ -179,7 +179,8 @@ func reply(w http.ResponseWriter, status int, v any) {
 	_ = enc.Encode(v) // an error means that the client has hung up
 }
 
-// upgrade lets only the control socket name an executable: another host must not choose what this one executes.
+// upgrade lets only the control socket name an executable: another host must not choose what this
+// one executes.
 func upgrade(b Backend, r *http.Request) (any, error) {
 	path := r.FormValue("executable")
 	if p, ok := r.Context().Value(peerKey{}).(Peer); path != "" && (!ok || p.Remote != "") {
@@ -234,8 +235,8 @@ func (s *Server) config(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(y)
 }
 
-// capture streams packets. The status goes out with the first bytes, so that an error before them still has
-// its own status.
+// capture streams packets. The status goes out with the first bytes, so that an error before them
+// still has its own status.
 func (s *Server) capture(w http.ResponseWriter, r *http.Request) {
 	out := &flushWriter{w: w, c: http.NewResponseController(w)}
 	spec, err := parseCapture(r.FormValue)

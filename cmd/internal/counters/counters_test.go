@@ -9,8 +9,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// TestClosedStay: what a device or a listener counted stays in the sums when it is closed, and zeros are
-// left out.
+// TestClosedStay: what a device or a listener counted stays in the sums when it is closed, and
+// zeros are left out.
 func TestClosedStay(t *testing.T) {
 	var all Transports
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

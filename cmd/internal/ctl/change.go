@@ -33,8 +33,8 @@ mount_listen, portmap_listen, ops_listen), or is a table as /etc/exports, with t
 that FILE does not have stays as it is. With --configuration, in its place, it is about what the
 daemon has read from rstored.yaml, environment and flags.`
 
-// coded makes a command whose exit codes 2 and 3 tell what it found. A mistake on its command line therefore ends with
-// ExitFailed, not with ExitUsage.
+// coded makes a command whose exit codes 2 and 3 tell what it found. A mistake on its command line
+// therefore ends with ExitFailed, not with ExitUsage.
 func (t *tool) coded(c *cobra.Command) *cobra.Command {
 	failed := func(err error) error {
 		if err == nil {

@@ -63,7 +63,8 @@ func (t *tool) sayf(w io.Writer, format string, a ...any) {
 	}
 }
 
-// untilSignal returns the command's context, which also ends at an interrupt, and after limit if that is not 0.
+// untilSignal returns the command's context, which also ends at an interrupt, and after limit if
+// that is not 0.
 func untilSignal(cmd *cobra.Command, limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	if limit <= 0 {

@@ -58,7 +58,10 @@ func (f *fake) Delegations() []control.Delegation {
 	until := time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC)
 	return []control.Delegation{
 		{Export: "/a", FileID: 7, Client: "0x1", Given: time.Now().Add(-90 * time.Second)},
-		{Export: "/a", FileID: 8, Client: "0x1", Write: true, Given: time.Now().Add(-time.Hour), Recalled: true, Acknowledged: true, Until: &until},
+		{
+			Export: "/a", FileID: 8, Client: "0x1", Write: true, Given: time.Now().Add(-time.Hour), Recalled: true,
+			Acknowledged: true, Until: &until,
+		},
 	}
 }
 func (f *fake) Grace() control.Grace    { return control.Grace{On: true, Waiting: []string{"a b"}} }
@@ -94,7 +97,10 @@ func (f *fake) Clients() []control.Client {
 }
 
 func (f *fake) QPs() []control.QP {
-	return []control.QP{{QPN: 0x1234, Type: "RC", State: "RTS", Remote: "10.0.0.9:40000", RTTUS: 25, Counters: map[string]uint64{"retransmits": 5, "sent_pkts": 77}}}
+	return []control.QP{{
+		QPN: 0x1234, Type: "RC", State: "RTS", Remote: "10.0.0.9:40000", RTTUS: 25,
+		Counters: map[string]uint64{"retransmits": 5, "sent_pkts": 77},
+	}}
 }
 
 func (f *fake) Stats() control.Stats {
@@ -112,21 +118,34 @@ func (f *fake) Sample() live.Sample {
 	f.samples++
 	n := 1000 * f.samples
 	return live.Sample{
-		Host: "store1", Version: "v1", State: control.StateRunning, Started: time.Unix(1e9, 0), UptimeNS: int64(f.samples * 1e9),
-		Operations: []live.Point{{Name: "nfs4.READ", Transport: "rdma", Out: 4096 * n, TookNS: 90_000 * n, Took: []uint64{0, 0, 0, 0, 0, 0, 0, n}}},
-		Clients:    []live.Point{{Name: "10.0.0.9", Transport: "rdma", Out: 4096 * n, TookNS: 90_000 * n, Took: []uint64{0, 0, 0, 0, 0, 0, 0, n}}},
-		Server:     live.Server{Problems: []string{}},
+		Host: "store1", Version: "v1", State: control.StateRunning, Started: time.Unix(1e9, 0),
+		UptimeNS: int64(f.samples * 1e9),
+		Operations: []live.Point{{
+			Name: "nfs4.READ", Transport: "rdma", Out: 4096 * n, TookNS: 90_000 * n,
+			Took: []uint64{0, 0, 0, 0, 0, 0, 0, n},
+		}},
+		Clients: []live.Point{{
+			Name: "10.0.0.9", Transport: "rdma", Out: 4096 * n, TookNS: 90_000 * n,
+			Took: []uint64{0, 0, 0, 0, 0, 0, 0, n},
+		}},
+		Server: live.Server{Problems: []string{}},
 	}
 }
 
 func (f *fake) Ops() control.Ops { return control.Ops{Addresses: []string{}, Pprof: f.pprof} }
 func (f *fake) SetPprof(on bool) { f.pprof = on }
 func (f *fake) Slow() []control.SlowCall {
-	return []control.SlowCall{{Client: "10.0.0.9:700", Transport: "rdma", Operation: "nfs4.WRITE", Export: "/data", Status: "OK", TookUS: 1500, StoreUS: 1200, RDMAUS: 200}}
+	return []control.SlowCall{{
+		Client: "10.0.0.9:700", Transport: "rdma", Operation: "nfs4.WRITE", Export: "/data",
+		Status: "OK", TookUS: 1500, StoreUS: 1200, RDMAUS: 200,
+	}}
 }
 
 func (f *fake) Trace(_ context.Context, client netip.Addr, w io.Writer, flush func() error) error {
-	c := control.TraceCall{Arguments: "fh=0x1", SlowCall: control.SlowCall{Client: client.String() + ":1", Operation: "nfs3.READ", Status: "OK"}}
+	c := control.TraceCall{
+		Arguments: "fh=0x1",
+		SlowCall:  control.SlowCall{Client: client.String() + ":1", Operation: "nfs3.READ", Status: "OK"},
+	}
 	for range 3 {
 		if err := json.NewEncoder(w).Encode(&c); err != nil {
 			return err
@@ -139,18 +158,36 @@ func (f *fake) PostMortems() []control.PostMortem {
 	uid := uint32(7)
 	call := &control.PostMortemCall{Program: 100003, Version: 3, Procedure: 6, Name: "nfs3.READ", Flavor: 1, UID: &uid}
 	return []control.PostMortem{{
-		Count: 2, Device: "10.0.0.1", Peer: "10.0.0.9:40000", Local: "10.0.0.1:20049", Outcome: "broken", Reason: "it broke", Hint: "mend it",
-		Request:    &control.PostMortemREQ{Port: 20049, QPN: 17, PathMTU: 1024, Private: &control.PostMortemPrivate{Send: 4096, Receive: 4096}},
-		Connection: &control.PostMortemConn{QPN: 99, NAKReceived: &control.PostMortemNAK{Count: 1, Syndrome: 0x62, Text: "remote access error"}},
-		RPC:        &control.PostMortemCalls{Calls: 5, First: call, Last: call},
+		Count: 2, Device: "10.0.0.1", Peer: "10.0.0.9:40000", Local: "10.0.0.1:20049", Outcome: "broken", Reason: "it broke",
+		Hint: "mend it",
+		Request: &control.PostMortemREQ{
+			Port: 20049, QPN: 17, PathMTU: 1024,
+			Private: &control.PostMortemPrivate{Send: 4096, Receive: 4096},
+		},
+		Connection: &control.PostMortemConn{
+			QPN:         99,
+			NAKReceived: &control.PostMortemNAK{Count: 1, Syndrome: 0x62, Text: "remote access error"},
+		},
+		RPC: &control.PostMortemCalls{Calls: 5, First: call, Last: call},
 	}, {
-		Count: 1, Device: "rxe0/10.0.0.1", Provider: "verbs", Peer: "10.0.0.8:40000", Local: "10.0.0.1:20049", Outcome: "broken", Reason: "it broke", Hint: "mend it",
-		PathMTUMax: 1024, Events: &control.PostMortemEvents{Transport: "RoCE v2", CM: "RDMA_CM_EVENT_ESTABLISHED", Async: "IBV_EVENT_PORT_ERR", AsyncUS: 5_000_000},
+		Count: 1, Device: "rxe0/10.0.0.1", Provider: "verbs", Peer: "10.0.0.8:40000", Local: "10.0.0.1:20049",
+		Outcome: "broken", Reason: "it broke", Hint: "mend it",
+		PathMTUMax: 1024, Events: &control.PostMortemEvents{
+			Transport: "RoCE v2", CM: "RDMA_CM_EVENT_ESTABLISHED",
+			Async: "IBV_EVENT_PORT_ERR", AsyncUS: 5_000_000,
+		},
 		Request: &control.PostMortemREQ{Port: 20049, QPN: 17, PathMTU: 1024, RetryCount: 7},
 		Connection: &control.PostMortemConn{
-			QPN: 99, RemoteQPN: 17, Status: "transport retry counter exceeded", Failed: &control.PostMortemFailed{BeforeUS: 2, Op: "WRITE", Code: 12, Vendor: 0x81},
-			Work:     &control.PostMortemWork{Posted: 8, PostedBytes: 9, Received: 3, ReceivedBytes: 300, Flushed: 2, Outstanding: 4, OldestUS: 4_000, Receives: 30},
-			Requests: []control.PostMortemRequest{{BeforeUS: 6_000, Did: "posted", Op: "WRITE", Count: 3, Bytes: 3000}, {Did: "failed", Op: "WRITE", Count: 1, Status: "retries", Vendor: 0x81}},
+			QPN: 99, RemoteQPN: 17, Status: "transport retry counter exceeded",
+			Failed: &control.PostMortemFailed{BeforeUS: 2, Op: "WRITE", Code: 12, Vendor: 0x81},
+			Work: &control.PostMortemWork{
+				Posted: 8, PostedBytes: 9, Received: 3, ReceivedBytes: 300, Flushed: 2,
+				Outstanding: 4, OldestUS: 4_000, Receives: 30,
+			},
+			Requests: []control.PostMortemRequest{
+				{BeforeUS: 6_000, Did: "posted", Op: "WRITE", Count: 3, Bytes: 3000},
+				{Did: "failed", Op: "WRITE", Count: 1, Status: "retries", Vendor: 0x81},
+			},
 		},
 	}}
 }
@@ -158,7 +195,10 @@ func (f *fake) PostMortems() []control.PostMortem {
 func (f *fake) SetLogLevel(l string) error { f.level = l; return nil }
 func (f *fake) Reload() error              { return errors.New("rstored.yaml: no") }
 func (f *fake) Upgrade(path string) (control.Upgraded, error) {
-	return control.Upgraded{Executable: path, OldVersion: "1.2", NewVersion: "1.3", OldPID: 6, PID: 7, PrepareMillis: 80, PauseMillis: 12.5, RDMA: 3, TCP: 1}, nil
+	return control.Upgraded{
+		Executable: path, OldVersion: "1.2", NewVersion: "1.3", OldPID: 6, PID: 7, PrepareMillis: 80,
+		PauseMillis: 12.5, RDMA: 3, TCP: 1,
+	}, nil
 }
 func (f *fake) Metrics(io.Writer) error                  { return nil }
 func (f *fake) RecentLog() []byte                        { return nil }
@@ -225,8 +265,16 @@ func TestCommands(t *testing.T) {
 		{[]string{"status", "-o", "yaml"}, 0, "state: running\n"},
 		{[]string{"stats"}, 0, "nfs3.READ"},
 		{[]string{"stats", "-o", "json"}, 0, `"rdma_write_bytes": 12`},
-		{[]string{"top", "-n", "1", "-d", "100ms"}, 0, "10.0.0.9        rdma     1000       0     4.10    90us   127us   0.09      0"},
-		{[]string{"top", "-b", "-n", "2", "-d", "100ms", "-t", "operations", "-s", "p99"}, 0, "nfs4.READ       rdma     1000"},
+		{
+			[]string{"top", "-n", "1", "-d", "100ms"},
+			0,
+			"10.0.0.9        rdma     1000       0     4.10    90us   127us   0.09      0",
+		},
+		{
+			[]string{"top", "-b", "-n", "2", "-d", "100ms", "-t", "operations", "-s", "p99"},
+			0,
+			"nfs4.READ       rdma     1000",
+		},
 		{[]string{"top", "--json", "-n", "1", "-d", "100ms"}, 0, `"out_bytes_per_second":4096000`},
 		{[]string{"top", "-o", "json", "-n", "1", "-d", "100ms"}, 0, `"interval_seconds":1,"since_start":false`},
 		{[]string{"top", "-o", "yaml"}, 2, "tables or JSON"},
@@ -249,8 +297,18 @@ func TestCommands(t *testing.T) {
 		{[]string{"clients", "--failed"}, 0, "last event of the connection manager: RDMA_CM_EVENT_ESTABLISHED\n"},
 		{[]string{"clients", "--failed"}, 0, "last event of the device: IBV_EVENT_PORT_ERR, 5s before the end"},
 		{[]string{"clients", "--failed"}, 0, "QPN 0x63, the peer's 0x11, path MTU"},
-		{[]string{"clients", "--failed"}, 0, "failed request: WRITE: transport retry counter exceeded (completion status 12, vendor error 0x81), 2µs before the end"},
-		{[]string{"clients", "--failed"}, 0, "requests: 8 of 9 bytes posted, 4 outstanding (the oldest for 4ms), 2 flushed; 3 messages of 300 bytes received, receives for 30 more"},
+		{
+			[]string{"clients", "--failed"},
+			0,
+			"failed request: WRITE: transport retry counter exceeded (completion status 12, vendor error 0x81), 2µs before " +
+				"the end",
+		},
+		{
+			[]string{"clients", "--failed"},
+			0,
+			"requests: 8 of 9 bytes posted, 4 outstanding (the oldest for 4ms), 2 flushed; 3 messages of 300 bytes received, " +
+				"receives for 30 more",
+		},
 		{[]string{"clients", "--failed"}, 0, "-6ms        posted   WRITE and 2 more, 3000 bytes"},
 		{[]string{"clients", "--failed"}, 0, "failed   WRITE: retries, vendor error 0x81"},
 		{[]string{"clients", "--failed", "-o", "json"}, 0, `"outcome": "broken"`},
@@ -312,7 +370,8 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestCaptureRefused: a server that refuses leaves the file of an earlier capture as it was, and makes none.
+// TestCaptureRefused: a server that refuses leaves the file of an earlier capture as it was, and
+// makes none.
 func TestCaptureRefused(t *testing.T) {
 	f, run := start(t)
 	f.refuse = control.ErrNotFound
@@ -353,10 +412,12 @@ func TestRequests(t *testing.T) {
 	if f.patch.ReadOnly == nil || !*f.patch.ReadOnly || f.patch.Async != nil || f.patch.Clients == nil {
 		t.Fatalf("patch %+v", f.patch)
 	}
-	if c := *f.patch.Clients; len(c) != 2 || !c[0].ReadOnly || *c[0].AnonUID != 5 || c[1].CIDR != config.Everyone || c[1].ReadOnly {
+	if c := *f.patch.Clients; len(c) != 2 || !c[0].ReadOnly || *c[0].AnonUID != 5 || c[1].CIDR != config.Everyone ||
+		c[1].ReadOnly {
 		t.Errorf("clients %+v", c)
 	}
-	want := `[{"transport":"rdma","listen":"10.0.0.1:20049"},{"transport":"tcp","listen":":3049"},{"transport":"tcp","listen":"[::1]:7"},{"transport":"portmap","listen":":111"}]`
+	want := `[{"transport":"rdma","listen":"10.0.0.1:20049"},{"transport":"tcp","listen":":3049"},{"transport":"tcp",` +
+		`"listen":"[::1]:7"},{"transport":"portmap","listen":":111"}]`
 	if got, _ := json.Marshal(f.ports); string(got) != want {
 		t.Errorf("ports %s", got)
 	}
@@ -380,8 +441,8 @@ func TestNoDaemon(t *testing.T) {
 
 func (*fake) FlushIDMap() {}
 
-// TestExportAddSays: the command says for whom an export is, and what it lets everybody do; options after the path
-// hold for clients of --client.
+// TestExportAddSays: the command says for whom an export is, and what it lets everybody do; options
+// after the path hold for clients of --client.
 func TestExportAddSays(t *testing.T) {
 	f, run := start(t)
 	for _, tc := range []struct {
@@ -399,10 +460,12 @@ func TestExportAddSays(t *testing.T) {
 			t.Errorf("%q: %d, %q, %q, want %q", tc.args, code, out, errs, tc.want)
 		}
 	}
-	if code, _, errs := run("export", "add", "/srv/data(ro,all_squash)", "--client", "10.0.0.0/8(no_root_squash)"); code != 0 {
+	if code, _, errs := run("export", "add", "/srv/data(ro,all_squash)", "--client",
+		"10.0.0.0/8(no_root_squash)"); code != 0 {
 		t.Fatal(errs)
 	}
-	if e := f.exports[len(f.exports)-1]; len(e.Clients) != 1 || !e.Clients[0].ReadOnly || e.Clients[0].Squash != config.AllSquash {
+	if e := f.exports[len(f.exports)-1]; len(e.Clients) != 1 || !e.Clients[0].ReadOnly ||
+		e.Clients[0].Squash != config.AllSquash {
 		t.Errorf("options after the path: %+v", e.Clients)
 	}
 }

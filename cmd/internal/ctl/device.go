@@ -126,8 +126,8 @@ on the same interface. It needs root.`,
 	return group("device", "List, make and remove the RDMA devices of this host's kernel", list, show, add, remove)
 }
 
-// addresses lists once each address by which other hosts reach a port. The GIDs of an iWARP device are MAC addresses,
-// so its addresses are those of the network interface.
+// addresses lists once each address by which other hosts reach a port. The GIDs of an iWARP device
+// are MAC addresses, so its addresses are those of the network interface.
 func addresses(d *sysfs.Device, p *sysfs.Port, interfaceAddrs func(string) []netip.Addr) []string {
 	var all []netip.Addr
 	switch {

@@ -23,7 +23,11 @@ func TestAddresses(t *testing.T) {
 		want []string
 	}{
 		{sysfs.Device{Kind: "CA"}, sysfs.Port{Layer: "Ethernet", NetDev: "eth0", GIDs: gids}, []string{"10.0.0.9"}},
-		{sysfs.Device{Kind: sysfs.RNIC}, sysfs.Port{Layer: "Ethernet", NetDev: "eth0", GIDs: []sysfs.GID{{GID: "299:0:2::"}}}, []string{"10.0.0.1", "fd00::1"}},
+		{
+			sysfs.Device{Kind: sysfs.RNIC},
+			sysfs.Port{Layer: "Ethernet", NetDev: "eth0", GIDs: []sysfs.GID{{GID: "299:0:2::"}}},
+			[]string{"10.0.0.1", "fd00::1"},
+		},
 		{sysfs.Device{Kind: sysfs.RNIC}, sysfs.Port{Layer: "Ethernet", NetDev: "eth9"}, nil},
 		{sysfs.Device{Kind: "CA"}, sysfs.Port{Layer: "InfiniBand", LID: 7, GIDs: gids}, []string{"LID 7"}},
 	} {

@@ -53,7 +53,8 @@ func (f *exportFlags) check() error {
 	return nil
 }
 
-// rules parses the rules of --client with the parser of exports(5), after a path that does not matter.
+// rules parses the rules of --client with the parser of exports(5), after a path that does not
+// matter.
 func (f *exportFlags) rules() ([]config.Client, error) {
 	e, err := config.ParseExport("/- " + strings.Join(f.clients, " "))
 	if err != nil {

@@ -71,7 +71,8 @@ cause, and the remedy. The server keeps the last 64 of them until it ends.`,
 	return c
 }
 
-// quoted is the name of a client in its certificate. The client chooses it, so control characters are escaped.
+// quoted is the name of a client in its certificate. The client chooses it, so control characters
+// are escaped.
 func quoted(s string) string {
 	if s == "" {
 		return "-"
@@ -111,8 +112,8 @@ func counts(w io.Writer, what string, m map[string]uint64) {
 	}
 }
 
-// lateFile creates or truncates its file at the first Write. A server that refuses a capture sends no byte, and the
-// file stays as it is.
+// lateFile creates or truncates its file at the first Write. A server that refuses a capture sends
+// no byte, and the file stays as it is.
 type lateFile struct {
 	name string
 	f    *os.File

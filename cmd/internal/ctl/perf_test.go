@@ -113,7 +113,8 @@ func TestPerfJSON(t *testing.T) {
 			if op == "atomic" {
 				size = 8
 			}
-			if r.Provider != "soft" || r.Test != op+" "+way[0] || !strings.HasPrefix(r.Server, addr) || x.Bytes != size || x.Iterations != want {
+			if r.Provider != "soft" || r.Test != op+" "+way[0] || !strings.HasPrefix(r.Server, addr) || x.Bytes != size ||
+				x.Iterations != want {
 				t.Errorf("%q: %s", args, out)
 			}
 			if way[0] == "lat" {
@@ -149,8 +150,15 @@ func TestPerfTable(t *testing.T) {
 		header        string
 		fields, lines int
 	}{
-		{[]string{"write", "bw", "-n", "5", "-a", "-t", "2"}, "#bytes #iterations BW peak[MiB/sec] BW average[MiB/sec] MsgRate[Mpps]", 5, 23},
-		{[]string{"send", "lat", "-n", "5"}, "#bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg[usec] t_stdev[usec] 99% percentile[usec] 99.9% percentile[usec]", 9, 1},
+		{
+			[]string{"write", "bw", "-n", "5", "-a", "-t", "2"},
+			"#bytes #iterations BW peak[MiB/sec] BW average[MiB/sec] MsgRate[Mpps]", 5, 23,
+		},
+		{
+			[]string{"send", "lat", "-n", "5"},
+			"#bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg[usec] t_stdev[usec] 99% percentile[usec] 99.9% " +
+				"percentile[usec]", 9, 1,
+		},
 		{[]string{"read", "lat", "-D", "1"}, "#bytes #iterations t_avg[usec] tps average", 4, 1},
 	} {
 		for _, quiet := range []bool{false, true} {

@@ -120,8 +120,8 @@ func portSpec(args []string) (control.PortSpec, error) {
 	return p, nil
 }
 
-// listenAt reads where to listen: ADDR:PORT, an address, or a port number. Over RDMA a provider can stand before it,
-// and a device in place of the address.
+// listenAt reads where to listen: ADDR:PORT, an address, or a port number. Over RDMA a provider can
+// stand before it, and a device in place of the address.
 func listenAt(transport, where string, port uint16) (config.Listen, error) {
 	parse := config.ParseListen
 	kind, host, ok := strings.Cut(where, "://")

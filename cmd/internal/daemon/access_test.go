@@ -30,8 +30,8 @@ func TestOwnHostAlone(t *testing.T) {
 	}
 }
 
-// TestExposureIsSaid: what an export lets everybody do is in a plan, and in the log at the start, after a reload and after
-// each change at run time.
+// TestExposureIsSaid: what an export lets everybody do is in a plan, and in the log at the start,
+// after a reload and after each change at run time.
 func TestExposureIsSaid(t *testing.T) {
 	dir := t.TempDir()
 	cfg := testConfig(t, dir+"=/safe", dir+"=/open *(rw,no_root_squash)")
@@ -54,7 +54,8 @@ func TestExposureIsSaid(t *testing.T) {
 				warned = append(warned, e.Message)
 			}
 		}
-		if len(warned) != 2 || !strings.Contains(warned[0], "/open: every host that can reach this server may write") || !strings.Contains(warned[1], "/open: root of every host") {
+		if len(warned) != 2 || !strings.Contains(warned[0], "/open: every host that can reach this server may write") ||
+			!strings.Contains(warned[1], "/open: root of every host") {
 			t.Errorf("%s: %q", when, warned)
 		}
 	}
@@ -63,7 +64,10 @@ func TestExposureIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("reload")
-	everybody := config.Export{Path: dir, Pseudo: "/safe", Clients: []config.Client{{CIDR: config.Everyone, Squash: config.NoRootSquash}}}
+	everybody := config.Export{
+		Path: dir, Pseudo: "/safe",
+		Clients: []config.Client{{CIDR: config.Everyone, Squash: config.NoRootSquash}},
+	}
 	if _, err := d.SetExport("/open", control.ExportPatch{Clients: &everybody.Clients}); err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +85,8 @@ func TestExposureIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("applied file")
-	p, err := d.Plan(yamlFile("exports: [{path: %s, pseudo: /w, clients: [{cidr: 0.0.0.0/1}, {cidr: 128.0.0.0/1}]}, {path: %s, pseudo: /c}]", dir, dir))
+	p, err := d.Plan(yamlFile("exports: [{path: %s, pseudo: /w, clients: [{cidr: 0.0.0.0/1}, {cidr: 128.0.0.0/1}]}, "+
+		"{path: %s, pseudo: /c}]", dir, dir))
 	if err != nil || len(p.Warnings) != 1 || !strings.Contains(p.Warnings[0], "/w: every host") {
 		t.Errorf("plan: %q, %v", p.Warnings, err)
 	}
@@ -99,7 +104,8 @@ func TestUpgradeExecutable(t *testing.T) {
 	}
 	try := func(path, want string) {
 		t.Helper()
-		if _, err := ctl.Upgrade(t.Context(), path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "goes on") {
+		if _, err := ctl.Upgrade(t.Context(), path); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "goes on") {
 			t.Errorf("%v, want %q", err, want)
 		}
 		if _, err := os.Stat(ran); err == nil {

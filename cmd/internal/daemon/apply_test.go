@@ -63,7 +63,8 @@ func TestPlanHurts(t *testing.T) {
 		n := 0
 		put := func() error {
 			n++
-			h, err := c.Create(ctx, root.Handle, fmt.Sprintf("%v-%d", v, n), blockstore.Unchecked, &blockstore.SetAttr{}, [8]byte{})
+			h, err := c.Create(ctx, root.Handle, fmt.Sprintf("%v-%d", v, n), blockstore.Unchecked, &blockstore.SetAttr{},
+				[8]byte{})
 			if err == nil {
 				_, err = c.Write(ctx, h.Handle, []byte("x"), 0, blockstore.Unstable)
 			}
@@ -86,7 +87,8 @@ func TestPlanHurts(t *testing.T) {
 				return err
 			}},
 			{"rw,root_squash", []string{"root: client 127.0.0.1's root would be squashed on /"}, func() error {
-				h, err := c.Create(ctx, root.Handle, fmt.Sprintf("squashed-%v", v), blockstore.Unchecked, &blockstore.SetAttr{}, [8]byte{})
+				h, err := c.Create(ctx, root.Handle, fmt.Sprintf("squashed-%v", v), blockstore.Unchecked, &blockstore.SetAttr{},
+					[8]byte{})
 				if os.Geteuid() != 0 {
 					return nil // the store cannot tell users apart
 				}
@@ -102,7 +104,11 @@ func TestPlanHurts(t *testing.T) {
 				}
 				return err
 			}},
-			{"rw,all_squash,anonuid=7", []string{"users: client 127.0.0.1's users would all be squashed on /"}, func() error { return nil }},
+			{
+				"rw,all_squash,anonuid=7",
+				[]string{"users: client 127.0.0.1's users would all be squashed on /"},
+				func() error { return nil },
+			},
 			{"rw,no_root_squash,transport=rdma", []string{"access: client 127.0.0.1 would lose access to /"}, func() error {
 				if _, err := c.GetAttr(ctx, root.Handle); !client.IsStatus(err, nfs.ErrAcces) {
 					return fmt.Errorf("it was let in: %v", err)
@@ -118,7 +124,8 @@ func TestPlanHurts(t *testing.T) {
 				t.Errorf("%v, %s: %q, want %q", v, tc.opts, got, tc.want)
 			}
 			a := control.Apply{File: file(tc.opts), State: p.State}
-			if _, err := ctl.Apply(ctx, a); (err == nil) != (len(tc.want) == 0) || err != nil && !strings.Contains(err.Error(), p.Hurts[0].Text) {
+			if _, err := ctl.Apply(ctx, a); (err == nil) != (len(tc.want) == 0) ||
+				err != nil && !strings.Contains(err.Error(), p.Hurts[0].Text) {
 				t.Errorf("%v, %s, without leave: %v", v, tc.opts, err)
 			}
 			if len(tc.want) > 0 {
@@ -191,10 +198,24 @@ func TestApplyAllOrNothing(t *testing.T) {
 		a    control.Apply
 		err  string
 	}{
-		{"a directory that is not there", control.Apply{File: yamlFile("exports: [{path: %s, pseudo: /b}, {path: /no/such}, {path: m, type: memory}]\n", b)}, "no such file"},
-		{"a port that is taken", control.Apply{File: yamlFile("exports: [{path: %s, pseudo: /b}, {path: m, type: memory}]\ntcp_listen: ['%s', '%s']\n", b, cfg.TCPListen[0], taken.Addr())}, "in use"},
-		{"a port that is taken, in the place of another", control.Apply{File: yamlFile("exports: [{path: %s, pseudo: /b}, {path: m, type: memory}]\ntcp_listen: ['%s', '192.0.2.1:2049']\n", b, net.JoinHostPort(host, "2050"))}, "does not have that address"},
-		{"a memory export that goes", control.Apply{File: yamlFile("exports: [{path: %s, pseudo: /b}]\n", b)}, "all files of /m would be lost"},
+		{
+			"a directory that is not there",
+			control.Apply{File: yamlFile("exports: [{path: %s, pseudo: /b}, {path: /no/such}, {path: m, type: memory}]\n", b)},
+			"no such file",
+		},
+		{"a port that is taken", control.Apply{File: yamlFile("exports: [{path: %s, pseudo: /b}, {path: m, type: "+
+			"memory}]\ntcp_listen: ['%s', '%s']\n", b, cfg.TCPListen[0], taken.Addr())}, "in use"},
+		{
+			"a port that is taken, in the place of another",
+			control.Apply{File: yamlFile("exports: [{path: %s, pseudo: /b}, {path: m, type: memory}]\ntcp_listen: ['%s', "+
+				"'192.0.2.1:2049']\n", b, net.JoinHostPort(host, "2050"))},
+			"does not have that address",
+		},
+		{
+			"a memory export that goes",
+			control.Apply{File: yamlFile("exports: [{path: %s, pseudo: /b}]\n", b)},
+			"all files of /m would be lost",
+		},
 		{"another state", control.Apply{File: good, State: "0123"}, "the running state has changed since"},
 		{"no file", control.Apply{File: yamlFile("")}, "neither exports nor ports"},
 		{"a long comment", control.Apply{File: good, Comment: strings.Repeat("x", reconcile.CommentMax+1)}, "comment"},
@@ -214,14 +235,16 @@ func TestApplyAllOrNothing(t *testing.T) {
 	if _, err := ctl.SetExport(ctx, "/a", control.ExportPatch{ReadOnly: &ro}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ctl.Apply(ctx, control.Apply{File: good, State: stale}); err == nil || !strings.Contains(err.Error(), "has changed since") {
+	if _, err := ctl.Apply(ctx, control.Apply{File: good, State: stale}); err == nil ||
+		!strings.Contains(err.Error(), "has changed since") {
 		t.Errorf("an old plan: %v", err)
 	}
 	if got := plan(good); got.State == stale || len(got.Problems) != 0 {
 		t.Errorf("%+v", got)
 	}
 	// Apart from that it works, and a port moves though it is in its own way.
-	if got, err := ctl.Apply(ctx, control.Apply{File: yamlFile("tcp_listen: ['%s', '%s']\nmount_listen: ['%s:3050']\n", cfg.TCPListen[0], net.JoinHostPort(testAddr(), "2049"), host)}); err != nil || len(got.Plan.Changes) != 2 {
+	if got, err := ctl.Apply(ctx, control.Apply{File: yamlFile("tcp_listen: ['%s', '%s']\nmount_listen: ['%s:3050']\n",
+		cfg.TCPListen[0], net.JoinHostPort(testAddr(), "2049"), host)}); err != nil || len(got.Plan.Changes) != 2 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if got, err := ctl.Apply(ctx, control.Apply{File: good, Comment: "the good one"}); err != nil || got.Number == 0 {
@@ -299,10 +322,14 @@ func TestApplyPersists(t *testing.T) {
 	}
 	check("the second", c+" applied; tcp config")
 	e, err := ctl.HistoryEntry(ctx, 0)
-	if err != nil || e.Number != 1 || e.Text != first.Text || e.UID != uint32(os.Getuid()) || e.Comment != "first" || e.Digest != desired.Digest([]byte(first.Text)) {
+	if err != nil || e.Number != 1 || e.Text != first.Text || e.UID != uint32(os.Getuid()) || e.Comment != "first" ||
+		e.Digest != desired.Digest([]byte(first.Text)) {
 		t.Errorf("the one before: %+v, %v", e, err)
 	}
-	if got, err := ctl.Apply(ctx, control.Apply{File: control.File{Name: e.Name, Syntax: e.Syntax, Text: e.Text}, RollbackOf: e.Number}); err != nil || got.Number != 3 {
+	if got, err := ctl.Apply(ctx, control.Apply{
+		File:       control.File{Name: e.Name, Syntax: e.Syntax, Text: e.Text},
+		RollbackOf: e.Number,
+	}); err != nil || got.Number != 3 {
 		t.Errorf("back: %+v, %v", got, err)
 	}
 	check("back", applied)
@@ -322,7 +349,8 @@ func TestApplyPersists(t *testing.T) {
 	}
 	if e, err := ctl.HistoryEntry(ctx, 4); err != nil {
 		t.Error(err)
-	} else if p, err := ctl.Plan(ctx, control.File{Name: e.Name, Syntax: e.Syntax, Text: e.Text}); err != nil || len(p.Changes) > 0 {
+	} else if p, err := ctl.Plan(ctx, control.File{Name: e.Name, Syntax: e.Syntax, Text: e.Text}); err != nil ||
+		len(p.Changes) > 0 {
 		t.Errorf("the configuration from the history: %+v, %v", p, err)
 	}
 	drift("the configuration")
@@ -482,5 +510,6 @@ func crashConfig(dir, a, addr string) *config.Config {
 }
 
 func crashFile(a, addr string) control.File {
-	return yamlFile("exports: [{path: %s, pseudo: /n}, {path: o, type: memory, pseudo: /o}]\ntcp_listen: ['%s:3049']\n", a, addr)
+	return yamlFile("exports: [{path: %s, pseudo: /n}, {path: o, type: memory, pseudo: /o}]\ntcp_listen: ['%s:3049']\n", a,
+		addr)
 }

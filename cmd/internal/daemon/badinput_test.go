@@ -373,11 +373,21 @@ func TestBadInput(t *testing.T) {
 		{"unknown program", badCall(400_000, 1, 0, nil), "accept_stat 1", "rpc_program_unavailable"},
 		{"wrong version", badCall(nfs3.Program, 2, 0, nil), "PROG_MISMATCH 3-4", "rpc_program_mismatch"},
 		{"unknown procedure", badCall(nfs3.Program, nfs3.Version, 22, nil), "accept_stat 3", "rpc_procedure_unavailable"},
-		{"a huge procedure number", badCall(nfs3.Program, nfs3.Version, 1<<32-1, nil), "accept_stat 3", "rpc_procedure_unavailable"},
-		{"a credential shorter than what is in it", withCred(uint32(rpc.AuthSys), 4, 0, 0, 0, 0), "auth_stat 1", "rpc_bad_credential"},
-		{"a credential of 17 groups", withCred(uint32(rpc.AuthSys), 22*4-4, be(append([]uint32{0, 0, 0, 0, 17}, make([]uint32, 16)...)...)...), "auth_stat 1", "rpc_bad_credential"},
+		{
+			"a huge procedure number", badCall(nfs3.Program, nfs3.Version, 1<<32-1, nil), "accept_stat 3",
+			"rpc_procedure_unavailable",
+		},
+		{
+			"a credential shorter than what is in it", withCred(uint32(rpc.AuthSys), 4, 0, 0, 0, 0), "auth_stat 1",
+			"rpc_bad_credential",
+		},
+		{"a credential of 17 groups", withCred(uint32(rpc.AuthSys), 22*4-4,
+			be(append([]uint32{0, 0, 0, 0, 17}, make([]uint32, 16)...)...)...), "auth_stat 1", "rpc_bad_credential"},
 		{"a verifier cut short", null[:len(null)-4], "auth_stat 3", "rpc_bad_credential"},
-		{"a credential of 404 bytes", withCred(uint32(rpc.AuthSys), 404, make([]byte, 404)...), "auth_stat 1", "rpc_bad_credential"},
+		{
+			"a credential of 404 bytes", withCred(uint32(rpc.AuthSys), 404, make([]byte, 404)...), "auth_stat 1",
+			"rpc_bad_credential",
+		},
 		{"a credential longer than the message", withCred(uint32(rpc.AuthSys), 300), "auth_stat 1", "rpc_bad_credential"},
 		{"a credential of 4 GiB", withCred(uint32(rpc.AuthSys), 1<<32-1), "auth_stat 1", "rpc_bad_credential"},
 		{"an unknown flavor", withCred(6, 4, 0, 0, 0, 0), "auth_stat 2", "rpc_bad_credential"},
@@ -385,10 +395,19 @@ func TestBadInput(t *testing.T) {
 		{"a handle moved to another export", getAttr(other), status(nfs.ErrBadHandle), "nfs_forged_handles"},
 		{"a handle of no form", getAttr([]byte("nothing")), status(nfs.ErrBadHandle), "nfs_bad_handles"},
 		{"a handle of a removed export", getAttr(h.gone), status(nfs.ErrStale), "nfs_gone_exports"},
-		{"a call in an export that lets the client in no more", getAttr(h.closed), status(nfs.ErrAcces), "nfs_denied_clients"},
-		{"a mount of it", badCall(nfs3.MountProgram, nfs3.MountVersion, nfs3.MountMnt, func(e *xdr.Encoder) { e.String("/closed") }), status(nfs.ErrAcces), "nfs_denied_clients"},
-		{"a mount of nothing", badCall(nfs3.MountProgram, nfs3.MountVersion, nfs3.MountMnt, func(e *xdr.Encoder) { e.String("/a/../../etc") }), status(nfs.ErrNoEnt), "nfs_status_NOENT"},
-		{"a mount of a path that never ends", badCall(nfs3.MountProgram, nfs3.MountVersion, nfs3.MountMnt, func(e *xdr.Encoder) { e.String("/" + strings.Repeat("a", 1100)) }), "accept_stat 4", "nfs_garbage"},
+		{
+			"a call in an export that lets the client in no more", getAttr(h.closed), status(nfs.ErrAcces),
+			"nfs_denied_clients",
+		},
+		{"a mount of it", badCall(nfs3.MountProgram, nfs3.MountVersion, nfs3.MountMnt,
+			func(e *xdr.Encoder) { e.String("/closed") }), status(nfs.ErrAcces), "nfs_denied_clients"},
+		{"a mount of nothing", badCall(nfs3.MountProgram, nfs3.MountVersion, nfs3.MountMnt,
+			func(e *xdr.Encoder) { e.String("/a/../../etc") }), status(nfs.ErrNoEnt), "nfs_status_NOENT"},
+		{
+			"a mount of a path that never ends",
+			badCall(nfs3.MountProgram, nfs3.MountVersion, nfs3.MountMnt,
+				func(e *xdr.Encoder) { e.String("/" + strings.Repeat("a", 1100)) }), "accept_stat 4", "nfs_garbage",
+		},
 	}
 	var rows []badRow
 	for _, c := range calls {
@@ -463,9 +482,16 @@ func recordRows() []badRow {
 	counted := []string{"tcp_bad_records"}
 	return []badRow{
 		{name: "tcp/a record longer than the limit", do: raw(be(1<<31 | (rpc.MaxRecord + 1))), counters: counted, ends: true},
-		{name: "tcp/a record longer than the limit in two fragments", do: raw(append(append(be(rpc.MaxRecord), make([]byte, rpc.MaxRecord)...), be(1<<31|4)...)), counters: counted, ends: true},
+		{
+			name: "tcp/a record longer than the limit in two fragments",
+			do:   raw(append(append(be(rpc.MaxRecord), make([]byte, rpc.MaxRecord)...), be(1<<31|4)...)), counters: counted,
+			ends: true,
+		},
 		{name: "tcp/fragments of nothing without end", do: raw(make([]byte, 4*5000)), counters: counted, ends: true},
-		{name: "tcp/another protocol", do: raw([]byte("GET / HTTP/1.1\r\nHost: here\r\n\r\n")), counters: counted, ends: true},
+		{
+			name: "tcp/another protocol", do: raw([]byte("GET / HTTP/1.1\r\nHost: here\r\n\r\n")), counters: counted,
+			ends: true,
+		},
 		{name: "tcp/an empty record", do: raw(be(1 << 31)), counters: []string{"rpc_not_a_call"}},
 		{name: "tcp/a record that is cut off", do: func(t *testing.T, p *badPeer) {
 			p.send(t, append(be(1<<31|100), 1, 2, 3))
@@ -498,27 +524,69 @@ func (h *badServer) headerRows(null []byte) []badRow {
 		{name: "an empty message", do: raw(nil), counters: []string{"rpcrdma_short_message"}},
 		{name: "a header cut off in its fixed part", do: raw(be(7, 1, 8)), counters: []string{"rpcrdma_short_message"}},
 		{name: "a header cut off in its lists", do: raw(be(7, 1, 8, 0, 0, 0)), counters: []string{"rpcrdma_short_message"}},
-		{name: "a segment cut off", do: raw(be(7, 1, 8, 0, 1, 40, 1, 1)), want: "ERR_CHUNK", counters: []string{"rpcrdma_malformed_header"}},
-		{name: "header version 2", do: raw(append(be(7, 2, 8, 0, 0, 0, 0), null...)), want: "ERR_VERS 1-1", counters: []string{"rpcrdma_version_mismatch"}},
-		{name: "header version 0", do: raw(append(be(7, 0, 8, 0, 0, 0, 0), null...)), want: "ERR_VERS 1-1", counters: []string{"rpcrdma_version_mismatch"}},
-		{name: "an unknown message type", do: raw(append(be(7, 1, 8, 9, 0, 0, 0), null...)), want: "ERR_CHUNK", counters: []string{"rpcrdma_malformed_header"}},
-		{name: "a chunk of 4 billion segments", do: raw(be(7, 1, 8, 0, 0, 1, 1<<32-1, 0, 0)), want: "ERR_CHUNK", counters: []string{"rpcrdma_malformed_header"}},
-		{name: "too many segments", do: raw(header(rpcrdma.Header{Writes: []rpcrdma.Chunk{many(rpcrdma.MaxChunkSegments + 1)}}, null)), want: "ERR_CHUNK", counters: []string{"rpcrdma_too_many_segments"}},
+		{
+			name: "a segment cut off", do: raw(be(7, 1, 8, 0, 1, 40, 1, 1)), want: "ERR_CHUNK",
+			counters: []string{"rpcrdma_malformed_header"},
+		},
+		{
+			name: "header version 2", do: raw(append(be(7, 2, 8, 0, 0, 0, 0), null...)), want: "ERR_VERS 1-1",
+			counters: []string{"rpcrdma_version_mismatch"},
+		},
+		{
+			name: "header version 0", do: raw(append(be(7, 0, 8, 0, 0, 0, 0), null...)), want: "ERR_VERS 1-1",
+			counters: []string{"rpcrdma_version_mismatch"},
+		},
+		{
+			name: "an unknown message type", do: raw(append(be(7, 1, 8, 9, 0, 0, 0), null...)), want: "ERR_CHUNK",
+			counters: []string{"rpcrdma_malformed_header"},
+		},
+		{
+			name: "a chunk of 4 billion segments", do: raw(be(7, 1, 8, 0, 0, 1, 1<<32-1, 0, 0)), want: "ERR_CHUNK",
+			counters: []string{"rpcrdma_malformed_header"},
+		},
+		{name: "too many segments", do: raw(header(rpcrdma.Header{Writes: []rpcrdma.Chunk{many(
+			rpcrdma.MaxChunkSegments + 1)}}, null)), want: "ERR_CHUNK", counters: []string{"rpcrdma_too_many_segments"}},
 		{name: "too many Read segments", do: raw(header(rpcrdma.Header{Reads: func() (r []rpcrdma.ReadSegment) {
 			for range rpcrdma.MaxReadSegments + 1 {
 				r = append(r, rpcrdma.ReadSegment{Position: 40, Segment: seg})
 			}
 			return r
 		}()}, null)), want: "ERR_CHUNK", counters: []string{"rpcrdma_too_many_segments"}},
-		{name: "a read position beyond the message", do: raw(header(rpcrdma.Header{Reads: reads(rpcrdma.ReadSegment{Position: uint32(len(null) + 4), Segment: seg})}, null)), want: "ERR_CHUNK", counters: []string{"rpcrdma_bad_read_position"}},
-		{name: "a read position within a word", do: raw(header(rpcrdma.Header{Reads: reads(rpcrdma.ReadSegment{Position: 41, Segment: seg})}, null)), want: "ERR_CHUNK", counters: []string{"rpcrdma_bad_read_position"}},
-		{name: "a long call without its chunk", do: raw(header(rpcrdma.Header{Type: rpcrdma.TypeNoMsg}, nil)), want: "ERR_CHUNK", counters: []string{"rpcrdma_bad_read_position"}},
-		{name: "a call of 3 GiB", do: raw(header(rpcrdma.Header{Type: rpcrdma.TypeNoMsg, Reads: reads(rpcrdma.ReadSegment{Segment: huge}, rpcrdma.ReadSegment{Segment: huge}, rpcrdma.ReadSegment{Segment: huge})}, nil)), want: "ERR_CHUNK", counters: []string{"rpcrdma_call_too_long"}},
-		{name: "XIDs that differ", do: raw(framed(rpcrdma.Header{XID: 7}, callOf(8, nfs3.Program, nfs3.Version, nfs3.ProcNull, nil))), want: "ERR_CHUNK", counters: []string{"rpcrdma_xid_mismatch"}},
-		{name: "no chunk for the bytes of a READ, which is then a short one", do: raw(header(rpcrdma.Header{}, badRead(h.file, 8192))), want: "status 0"},
+		{
+			name: "a read position beyond the message",
+			do: raw(header(rpcrdma.Header{Reads: reads(rpcrdma.ReadSegment{Position: uint32(len(null) + 4), Segment: seg})},
+				null)), want: "ERR_CHUNK", counters: []string{"rpcrdma_bad_read_position"},
+		},
+		{
+			name: "a read position within a word",
+			do:   raw(header(rpcrdma.Header{Reads: reads(rpcrdma.ReadSegment{Position: 41, Segment: seg})}, null)),
+			want: "ERR_CHUNK", counters: []string{"rpcrdma_bad_read_position"},
+		},
+		{
+			name: "a long call without its chunk", do: raw(header(rpcrdma.Header{Type: rpcrdma.TypeNoMsg}, nil)),
+			want: "ERR_CHUNK", counters: []string{"rpcrdma_bad_read_position"},
+		},
+		{name: "a call of 3 GiB", do: raw(header(rpcrdma.Header{
+			Type: rpcrdma.TypeNoMsg,
+			Reads: reads(rpcrdma.ReadSegment{Segment: huge}, rpcrdma.ReadSegment{Segment: huge},
+				rpcrdma.ReadSegment{Segment: huge}),
+		}, nil)), want: "ERR_CHUNK", counters: []string{"rpcrdma_call_too_long"}},
+		{
+			name: "XIDs that differ", do: raw(framed(rpcrdma.Header{XID: 7},
+				callOf(8, nfs3.Program, nfs3.Version, nfs3.ProcNull, nil))), want: "ERR_CHUNK",
+			counters: []string{"rpcrdma_xid_mismatch"},
+		},
+		{
+			name: "no chunk for the bytes of a READ, which is then a short one",
+			do:   raw(header(rpcrdma.Header{}, badRead(h.file, 8192))), want: "status 0",
+		},
 		// The receive of the server has no room for it: IBTA 9.7.4.1.7, an
 		// invalid request, after which the queue pair is of no use.
-		{name: "a message longer than was agreed on", do: raw(header(rpcrdma.Header{}, append(bytes.Clone(null), make([]byte, 4096)...))), counters: []string{"RC.TxNAKInvalid"}, ends: true},
+		{
+			name:     "a message longer than was agreed on",
+			do:       raw(header(rpcrdma.Header{}, append(bytes.Clone(null), make([]byte, 4096)...))),
+			counters: []string{"RC.TxNAKInvalid"}, ends: true,
+		},
 	}
 	for i := range rows {
 		rows[i].name, rows[i].rdma = "rdma/"+rows[i].name, true
@@ -546,7 +614,8 @@ func (h *badServer) memoryRows() []badRow {
 	none := func(*testing.T, *badPeer) rdmaend.Remote { return rdmaend.Remote{Addr: 1 << 20, RKey: 0xbad} }
 	// foreign is memory that another connection of the same device offered.
 	foreign := func(t *testing.T, _ *badPeer) rdmaend.Remote {
-		return rdmaend.RemoteOf(h.dialRDMA(t).region(t, make([]byte, 64<<10), rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead))
+		return rdmaend.RemoteOf(h.dialRDMA(t).region(t, make([]byte, 64<<10),
+			rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead))
 	}
 	own := func(t *testing.T, p *badPeer) rdmaend.Remote {
 		return rdmaend.RemoteOf(p.region(t, make([]byte, 4096), rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead))
@@ -555,13 +624,17 @@ func (h *badServer) memoryRows() []badRow {
 	longCall := func(at func(*testing.T, *badPeer) rdmaend.Remote) func(*testing.T, *badPeer) {
 		return func(t *testing.T, p *badPeer) {
 			r := at(t, p)
-			p.send(t, framed(rpcrdma.Header{XID: 7, Type: rpcrdma.TypeNoMsg, Reads: []rpcrdma.ReadSegment{{Segment: rpcrdma.Segment{Handle: r.RKey, Length: 8000, Offset: r.Addr}}}}, nil))
+			p.send(t, framed(rpcrdma.Header{
+				XID: 7, Type: rpcrdma.TypeNoMsg,
+				Reads: []rpcrdma.ReadSegment{{Segment: rpcrdma.Segment{Handle: r.RKey, Length: 8000, Offset: r.Addr}}},
+			}, nil))
 		}
 	}
 	readInto := func(at func(*testing.T, *badPeer) rdmaend.Remote) func(*testing.T, *badPeer) {
 		return func(t *testing.T, p *badPeer) {
 			r := at(t, p)
-			p.send(t, framed(rpcrdma.Header{XID: 7, Writes: []rpcrdma.Chunk{{{Handle: r.RKey, Length: 8000, Offset: r.Addr}}}}, badRead(h.file, 8000)))
+			p.send(t, framed(rpcrdma.Header{XID: 7, Writes: []rpcrdma.Chunk{{{Handle: r.RKey, Length: 8000, Offset: r.Addr}}}},
+				badRead(h.file, 8000)))
 		}
 	}
 	refused := []string{"RC.TxNAKAccess"}
@@ -619,7 +692,11 @@ func (h *badServer) corrupt(t *testing.T, p *badPeer) {
 	}
 	defer func() { _ = c.Close() }()
 	msg := framed(rpcrdma.Header{XID: 7}, getAttr(h.file))
-	pkt := wire.AppendHeaders(nil, &wire.Packet{Op: wire.SendOnly, AckReq: true, PKey: 0xffff, DestQPN: h.spy.qpn.Load(), PSN: wire.PSN(h.spy.psn.Load()).Add(1)})
+	pkt := wire.AppendHeaders(nil,
+		&wire.Packet{
+			Op: wire.SendOnly, AckReq: true, PKey: 0xffff, DestQPN: h.spy.qpn.Load(),
+			PSN: wire.PSN(h.spy.psn.Load()).Add(1),
+		})
 	pkt = append(append(pkt, msg...), 0xde, 0xad, 0xbe, 0xef)
 	if _, err := c.Write(pkt); err != nil {
 		t.Fatal(err)

@@ -59,10 +59,12 @@ func TestCapture(t *testing.T) {
 	for len(file.bytes()) == 0 { // the header says that it has begun
 		time.Sleep(time.Millisecond)
 	}
-	if err := d.Capture(ctx, control.CaptureSpec{}, &shared{}); err == nil || !strings.Contains(err.Error(), "is running") {
+	if err := d.Capture(ctx, control.CaptureSpec{}, &shared{}); err == nil ||
+		!strings.Contains(err.Error(), "is running") {
 		t.Errorf("a second capture: %v", err)
 	}
-	if err := d.Capture(ctx, control.CaptureSpec{Device: "127.0.0.1"}, &shared{}); err == nil || !strings.Contains(err.Error(), "not found") {
+	if err := d.Capture(ctx, control.CaptureSpec{Device: "127.0.0.1"}, &shared{}); err == nil ||
+		!strings.Contains(err.Error(), "not found") {
 		t.Errorf("a capture of another device: %v", err)
 	}
 

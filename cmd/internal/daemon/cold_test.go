@@ -45,7 +45,8 @@ func dropBehind(t *testing.T, path string, off, size int64) bool {
 		}
 	}()
 	vec := make([]byte, size/int64(unix.Getpagesize()))
-	if _, _, e := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(size), uintptr(unsafe.Pointer(unsafe.SliceData(vec)))); e != 0 {
+	if _, _, e := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(size),
+		uintptr(unsafe.Pointer(unsafe.SliceData(vec)))); e != 0 {
 		t.Fatal(e)
 	}
 	return vec[0]&1 != 0 && vec[len(vec)-1]&1 == 0
@@ -66,7 +67,12 @@ func TestReadOfHalfInMemory(t *testing.T) {
 	for i, c := range []struct {
 		version client.Version
 		half    int64
-	}{{client.Version3, size / 2}, {client.Version3, 64 << 10}, {client.Version42, size / 2}, {client.Version42, 64 << 10}} {
+	}{
+		{client.Version3, size / 2},
+		{client.Version3, 64 << 10},
+		{client.Version42, size / 2},
+		{client.Version42, 64 << 10},
+	} {
 		// A file of its own, as pages stay that the server has mapped.
 		name := fmt.Sprint(i)
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {

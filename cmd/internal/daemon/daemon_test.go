@@ -69,7 +69,8 @@ func TestChangesPersist(t *testing.T) {
 	ctx := t.Context()
 
 	add := func(spec string) (control.Export, error) { return ctl.AddExport(ctx, parseExports(t, spec)[0]) }
-	if e, err := add(c + "=/c(ro,async) 10.0.0.0/8(no_root_squash)"); err != nil || e.Pseudo != "/c" || e.Origin != control.OriginRuntime {
+	if e, err := add(c + "=/c(ro,async) 10.0.0.0/8(no_root_squash)"); err != nil || e.Pseudo != "/c" ||
+		e.Origin != control.OriginRuntime {
 		t.Fatalf("add: %+v, %v", e, err)
 	}
 	if _, err := add(c + "=/a"); err == nil || !strings.Contains(err.Error(), "exists already") {
@@ -95,7 +96,10 @@ func TestChangesPersist(t *testing.T) {
 	if _, err := ctl.AddPort(ctx, extra); err == nil {
 		t.Error("the same port was added twice")
 	}
-	if err := ctl.RemovePort(ctx, control.PortSpec{Transport: control.TransportTCP, Listen: cfg.TCPListen[0]}); err != nil {
+	if err := ctl.RemovePort(ctx, control.PortSpec{
+		Transport: control.TransportTCP,
+		Listen:    cfg.TCPListen[0],
+	}); err != nil {
 		t.Errorf("remove port: %v", err)
 	}
 	before := describe(t, ctl)
@@ -137,7 +141,8 @@ func describe(t *testing.T, ctl *control.Dialer) []string {
 	}
 	var out []string
 	for _, e := range es {
-		out = append(out, fmt.Sprintf("%d %s %s ro=%v async=%v %v %v %s %s", e.ID, e.Pseudo, e.Path, e.ReadOnly, e.Async, e.Clients, e.Aliases, e.Origin, e.Error))
+		out = append(out, fmt.Sprintf("%d %s %s ro=%v async=%v %v %v %s %s", e.ID, e.Pseudo, e.Path, e.ReadOnly, e.Async,
+			e.Clients, e.Aliases, e.Origin, e.Error))
 	}
 	for _, p := range ps {
 		out = append(out, fmt.Sprintf("%s %s %v %s %s", p.Transport, p.Listen, p.Addresses, p.Origin, p.Error))
@@ -189,7 +194,8 @@ func TestConflicts(t *testing.T) {
 	if err := start(testConfig(t, "/nonexistent/dir", t.TempDir()+"=/b")); err != nil {
 		t.Errorf("one bad export stopped the good one: %v", err)
 	}
-	if entries, err := os.ReadDir(filepath.Dir(cfg.Control)); err != nil || slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "c.sock" }) {
+	if entries, err := os.ReadDir(filepath.Dir(cfg.Control)); err != nil ||
+		slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "c.sock" }) {
 		t.Errorf("the control socket was left behind: %v %v", entries, err)
 	}
 }

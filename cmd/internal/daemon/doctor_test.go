@@ -30,8 +30,17 @@ func TestDoctor(t *testing.T) {
 			"connect": "path MTU 4096", "null": "NULL call over RDMA: answered", "full-packet": "4096 bytes of payload",
 			"mount": "MOUNT of /open over RDMA", "fsinfo": "over RDMA: reads up to",
 		}},
-		{"nfs+tcp://" + cfg.TCPListen[0] + "/open", false, map[string]string{"tcp": "TCP connect to " + cfg.TCPListen[0], "null": "over TCP", "mount": "over TCP", "fsinfo": "over TCP"}},
-		{"nfs+rdma://" + addr + ":7/open", true, map[string]string{"connect": "nothing listens on the port  -> on the server: 'rstorectl port list'"}},
+		{
+			"nfs+tcp://" + cfg.TCPListen[0] + "/open", false,
+			map[string]string{
+				"tcp": "TCP connect to " + cfg.TCPListen[0], "null": "over TCP", "mount": "over TCP",
+				"fsinfo": "over TCP",
+			},
+		},
+		{
+			"nfs+rdma://" + addr + ":7/open", true,
+			map[string]string{"connect": "nothing listens on the port  -> on the server: 'rstorectl port list'"},
+		},
 		{"nfs+rdma://" + addr + "/shut", true, map[string]string{"mount": "rstorectl export set /shut --client 127."}},
 		{"nfs+rdma://" + addr + "/none", true, map[string]string{"mount": "the server exports "}},
 		{"nfs+tcp://" + addr + ":9/open", true, map[string]string{"tcp": "refused"}},
@@ -54,7 +63,8 @@ func TestDoctor(t *testing.T) {
 		}
 	}
 	r := doctor.Server(t.Context(), doctor.This(), ctl)
-	if lines := printed(r); r.Failed() || !strings.Contains(lines, ":7: refused: nothing listens on the port") || !strings.Contains(lines, "UDP port 4791 of "+addr+" is rstored's") {
+	if lines := printed(r); r.Failed() || !strings.Contains(lines, ":7: refused: nothing listens on the port") ||
+		!strings.Contains(lines, "UDP port 4791 of "+addr+" is rstored's") {
 		t.Errorf("the server:\n%s", lines)
 	}
 }
@@ -67,7 +77,8 @@ func TestDoctorUnreachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := doctor.Client(t.Context(), doctor.This(), u)
-	if lines := printed(r); !r.Failed() || !strings.Contains(lines, "did not answer the CM REQ") || !strings.Contains(lines, "let UDP port 4791 in and out") {
+	if lines := printed(r); !r.Failed() || !strings.Contains(lines, "did not answer the CM REQ") ||
+		!strings.Contains(lines, "let UDP port 4791 in and out") {
 		t.Error(lines)
 	}
 }

@@ -129,7 +129,8 @@ func TestNestedExports(t *testing.T) {
 	}
 	mountIt()
 	defer func() { _ = unix.Unmount(mnt, unix.MNT_DETACH) }()
-	cfg := testConfig(t, dir+"=/top(crossmnt,no_root_squash)", filepath.Join(dir, "sub/own")+"=/top/sub/own(no_root_squash,fsid=4711)")
+	cfg := testConfig(t, dir+"=/top(crossmnt,no_root_squash)",
+		filepath.Join(dir, "sub/own")+"=/top/sub/own(no_root_squash,fsid=4711)")
 	cfg.RDMAListen = nil
 	d, _ := startDaemon(t, cfg)
 	defer stopDaemon(t, d)

@@ -12,8 +12,9 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// TestCopiesOfFilesystems exports a filesystem and a copy of it with the same UUID: they are two for
-// clients, also when the exports come in another order after a restart. It needs root and loop devices.
+// TestCopiesOfFilesystems exports a filesystem and a copy of it with the same UUID: they are two
+// for clients, also when the exports come in another order after a restart. It needs root and loop
+// devices.
 func TestCopiesOfFilesystems(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("not root")

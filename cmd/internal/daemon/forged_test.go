@@ -34,16 +34,20 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// TestForgedPackets: a host that forges source addresses, and does not see the packets of others, sends the server
-// whatever it can think of in the name of a client. That client's data stays right, its connection goes on, and
-// it can make another. The memory and the log of the server stay small, and its counters say what came. The three hosts
-// are network namespaces; the attacker has a link of its own to the server.
+// TestForgedPackets: a host that forges source addresses, and does not see the packets of others,
+// sends the server whatever it can think of in the name of a client. That client's data stays
+// right, its connection goes on, and it can make another. The memory and the log of the server stay
+// small, and its counters say what came. The three hosts are network namespaces; the attacker has a
+// link of its own to the server.
 func TestForgedPackets(t *testing.T) {
 	for _, c := range []struct{ name, client, server string }{
 		{"IPv4", "192.0.2.1", "192.0.2.2"},
 		{"IPv6", "fd00::1", "fd00::2"},
 	} {
-		t.Run(c.name, func(t *testing.T) { testForgedPackets(t, netip.MustParseAddr(c.client), netip.MustParseAddr(c.server)) })
+		t.Run(c.name, func(t *testing.T) {
+			testForgedPackets(t, netip.MustParseAddr(c.client),
+				netip.MustParseAddr(c.server))
+		})
 	}
 }
 
@@ -76,7 +80,10 @@ func testForgedPackets(t *testing.T, clientAddr, serverAddr netip.Addr) {
 	tap := &handshakes{}
 	var dev *roce.Device
 	hosts.Do(func() {
-		dev, err = roce.Open(roce.Config{Addr: clientAddr, Wrap: func(_ int, l link.Link) link.Link { return tapLink{l, tap} }})
+		dev, err = roce.Open(roce.Config{
+			Addr: clientAddr,
+			Wrap: func(_ int, l link.Link) link.Link { return tapLink{l, tap} },
+		})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +182,10 @@ func testForgedPackets(t *testing.T, clientAddr, serverAddr netip.Addr) {
 		{"ACKs and NAKs", 4000, a.acks, nil},
 		{"CNPs", 2000, a.cnps, []string{"RC.CNPHandled"}},
 		{"ECN", 2000, a.marked, nil},
-		{"messages of the connection manager", 8000, a.manage, []string{"CM.DropUnknown", "CM.DropState", "CM.Unsupported", "CM.RxSIDRREQ", "DropQKey", "DropGSI"}},
+		{
+			"messages of the connection manager", 8000, a.manage,
+			[]string{"CM.DropUnknown", "CM.DropState", "CM.Unsupported", "CM.RxSIDRREQ", "DropQKey", "DropGSI"},
+		},
 		{"half-open connections of the client", 8000, a.halfOpen, []string{"CM.HalfOpenEvicted"}},
 		{"half-open connections of anybody", 8000, a.halfOpenOfAnybody, []string{"CM.HalfOpenEvicted"}},
 		{"REQs to closed ports", 4000, a.closedPort, []string{"CM.TxREJ"}},
@@ -203,7 +213,8 @@ func testForgedPackets(t *testing.T, clientAddr, serverAddr netip.Addr) {
 				t.Errorf("%s: the counter %s did not move", p.name, name)
 			}
 		}
-		t.Logf("%-40s %5d packets in %4d ms, %3d rounds of the client, %d queue pairs", p.name, p.count, took.Milliseconds(), rounds.Load()-did, is["QPs"])
+		t.Logf("%-40s %5d packets in %4d ms, %3d rounds of the client, %d queue pairs", p.name, p.count, took.Milliseconds(),
+			rounds.Load()-did, is["QPs"])
 	}
 	if a.err != nil {
 		t.Errorf("the attacker cannot send: %v", a.err)
@@ -238,7 +249,8 @@ func testForgedPackets(t *testing.T, clientAddr, serverAddr netip.Addr) {
 	if n := bytes.Count(text, []byte("\n")); n > 2000 {
 		t.Errorf("%d lines of log, %d bytes, for %d packets", n, len(text), a.sent)
 	}
-	t.Logf("%d packets, %d lines of log, heap %d KiB before and %d after", a.sent, bytes.Count(text, []byte("\n")), heap>>10, heapNow()>>10)
+	t.Logf("%d packets, %d lines of log, heap %d KiB before and %d after", a.sent, bytes.Count(text, []byte("\n")),
+		heap>>10, heapNow()>>10)
 }
 
 // icmpReceived is how many messages of ICMP a host has received, of both versions.
@@ -331,8 +343,9 @@ func (l tapLink) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 	return n, err
 }
 
-// forger sends packets with any source address to the server, on its own Ethernet. It knows the REQ and the REP of the
-// client's connection; what it sends has at most one of the numbers that only the two hosts can know.
+// forger sends packets with any source address to the server, on its own Ethernet. It knows the REQ
+// and the REP of the client's connection; what it sends has at most one of the numbers that only
+// the two hosts can know.
 type forger struct {
 	rnd            *rand.Rand
 	fd             int
@@ -352,7 +365,8 @@ func newForger(t *testing.T, server *netns.Space, clientAddr, serverAddr netip.A
 	f := &forger{rnd: rand.New(rand.NewPCG(7, 7)), client: clientAddr, server: serverAddr}
 	var err error
 	server.Do(func() {
-		// The server's host takes packets with the client's address from another interface, as it would from a switch.
+		// The server's host takes packets with the client's address from another interface, as it would
+		// from a switch.
 		for _, name := range []string{"all", "attacked"} {
 			if e := os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/rp_filter", []byte("0"), 0o644); e != nil {
 				err = e
@@ -540,7 +554,10 @@ func (f *forger) wrongPKey(int) {
 func (f *forger) wrongAddress(int) { f.packet(f.anybody(), 0, f.own(wire.SendOnly), f.bytes(64)) }
 
 func (f *forger) guessedPSN(i int) {
-	p := f.own([]wire.Opcode{wire.SendOnly, wire.WriteOnly, wire.ReadRequest, wire.CompareSwap, wire.WriteMiddle, wire.SendOnlyInv}[i%6])
+	p := f.own([]wire.Opcode{
+		wire.SendOnly, wire.WriteOnly, wire.ReadRequest, wire.CompareSwap, wire.WriteMiddle,
+		wire.SendOnlyInv,
+	}[i%6])
 	p.RETH = wire.RETH{VA: uint64(f.word()), RKey: f.word(), Len: 64}
 	var payload []byte
 	if p.Op != wire.ReadRequest && p.Op != wire.CompareSwap {
@@ -566,7 +583,8 @@ func (f *forger) marked(i int) { f.packet(f.client, uint8(i), f.own(wire.WriteMi
 // mad sends a message to the connection manager.
 func (f *forger) mad(src netip.Addr, b []byte) {
 	f.packet(src, 0, wire.Packet{
-		Op: wire.UDSendOnly, MigReq: true, PKey: wire.DefaultPKey, DestQPN: wire.QP1, DETH: wire.DETH{QKey: cm.QKey, SrcQPN: wire.QP1},
+		Op: wire.UDSendOnly, MigReq: true, PKey: wire.DefaultPKey, DestQPN: wire.QP1,
+		DETH: wire.DETH{QKey: cm.QKey, SrcQPN: wire.QP1},
 	}, b)
 }
 
@@ -594,8 +612,8 @@ func (f *forger) request(name netip.Addr, port uint16, change func(r *cm.REQ)) {
 	f.mad(name, r.Encode(cm.Header{TID: f.rnd.Uint64()}))
 }
 
-// manage sends messages of the connection manager in the client's name. GUID and queue pair are right and wrong, and of
-// the two communication IDs, each of which is random, at most one is right.
+// manage sends messages of the connection manager in the client's name. GUID and queue pair are
+// right and wrong, and of the two communication IDs, each of which is random, at most one is right.
 func (f *forger) manage(i int) {
 	h := cm.Header{TID: f.rnd.Uint64()}
 	local, remote := i&16 != 0, i&32 != 0 && i&16 == 0
@@ -616,7 +634,10 @@ func (f *forger) manage(i int) {
 		r := cm.REP{LocalID: ids.LocalID, RemoteID: ids.RemoteID, QPN: f.req.QPN, GUID: guid}
 		f.mad(f.client, r.Encode(h))
 	case 3, 4, 5:
-		r := cm.REJ{LocalID: ids.LocalID, RemoteID: ids.RemoteID, Message: uint8(i>>6) & 3, Reason: cm.Reason(i>>4) & 63, InfoLen: 8}
+		r := cm.REJ{
+			LocalID: ids.LocalID, RemoteID: ids.RemoteID, Message: uint8(i>>6) & 3, Reason: cm.Reason(i>>4) & 63,
+			InfoLen: 8,
+		}
 		binary.BigEndian.PutUint64(r.Info[:], guid)
 		f.mad(f.client, r.Encode(h))
 	case 6:
@@ -642,7 +663,10 @@ func (f *forger) manage(i int) {
 		f.mad(f.client, b)
 	case 15:
 		h.Attr = cm.AttrRTU
-		p := wire.Packet{Op: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQPN: wire.QP1, DETH: wire.DETH{QKey: f.word(), SrcQPN: wire.QP1}}
+		p := wire.Packet{
+			Op: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQPN: wire.QP1,
+			DETH: wire.DETH{QKey: f.word(), SrcQPN: wire.QP1},
+		}
 		if i&16 != 0 {
 			p.Op, p.DETH.QKey = wire.SendOnly, 0
 		}
@@ -655,7 +679,8 @@ func (f *forger) halfOpenOfAnybody(int) { f.request(f.anybody(), 20049, nil) }
 func (f *forger) closedPort(int)        { f.request(f.anybody(), uint16(f.word()>>17)|1, nil) }
 func (f *forger) largeMTU(int)          { f.request(f.client, 20049, func(r *cm.REQ) { r.MTU = 6 }) }
 
-// icmp sends errors of all types about packets of the server to the client, with packet sizes down to 0.
+// icmp sends errors of all types about packets of the server to the client, with packet sizes down
+// to 0.
 func (f *forger) icmp(i int) {
 	b := []byte{byte(i), byte(i >> 8), 0, 0, 0, 0, byte(f.word() & 7), byte(f.word())}
 	from := f.client

@@ -30,8 +30,8 @@ func rstorectl(t *testing.T, d *Daemon, args ...string) string {
 	return out.String()
 }
 
-// TestFirstApplyRolledBack: a rollback after the first file serves what was served before it. If that
-// is what the configuration says, no file is applied any more.
+// TestFirstApplyRolledBack: a rollback after the first file serves what was served before it. If
+// that is what the configuration says, no file is applied any more.
 func TestFirstApplyRolledBack(t *testing.T) {
 	a, b, c := t.TempDir(), t.TempDir(), t.TempDir()
 	for name, change := range map[string]func(*Daemon, *control.Dialer) error{
@@ -92,8 +92,8 @@ func TestFirstApplyRolledBack(t *testing.T) {
 	}
 }
 
-// TestReloadShadowed: a reload of settings that an applied file stands in the place of says so, as do
-// drift and the doctor. What it does put in force is not mentioned.
+// TestReloadShadowed: a reload of settings that an applied file stands in the place of says so, as
+// do drift and the doctor. What it does put in force is not mentioned.
 func TestReloadShadowed(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	cfg := testConfig(t, a+"=/a")
@@ -139,10 +139,12 @@ func TestReloadShadowed(t *testing.T) {
 	if err != nil || !x.None() || x.Unread || x.RunTime || !slices.Equal(x.Shadowed, []string{"exports"}) {
 		t.Errorf("drift: %+v, %v", x, err)
 	}
-	if out := rstorectl(t, d, "reload"); !strings.Contains(out, "not in force: exports") || !strings.Contains(out, "the applied file 1") {
+	if out := rstorectl(t, d, "reload"); !strings.Contains(out, "not in force: exports") ||
+		!strings.Contains(out, "the applied file 1") {
 		t.Errorf("the reload says %q", out)
 	}
-	if got := findings(); len(got) != 2 || !strings.Contains(got[1], "config-shadowed") || !strings.Contains(got[1], "apply --configuration") {
+	if got := findings(); len(got) != 2 || !strings.Contains(got[1], "config-shadowed") ||
+		!strings.Contains(got[1], "apply --configuration") {
 		t.Errorf("doctor: %q", got)
 	}
 	if list := d.Exports(); len(list) != 1 {
@@ -151,10 +153,12 @@ func TestReloadShadowed(t *testing.T) {
 	if n := logged.FilterFieldKey("not_in_force").Len(); n != 1 {
 		t.Errorf("the log says so %d times", n)
 	}
-	// Ports are the configuration's still. What is written of them and not loaded is drift that a reload ends.
+	// Ports are the configuration's still. What is written of them and not loaded is drift that a
+	// reload ends.
 	more := testAddr() + ":2049"
 	edit(func(c *config.Config) { c.TCPListen = append(slices.Clone(c.TCPListen), more) })
-	if got := findings(); len(got) != 2 || !strings.Contains(got[0], "'rstorectl reload' loads") || strings.Contains(got[0], "run time") {
+	if got := findings(); len(got) != 2 || !strings.Contains(got[0], "'rstorectl reload' loads") ||
+		strings.Contains(got[0], "run time") {
 		t.Errorf("doctor of an unread configuration: %q", got)
 	}
 	rstorectl(t, d, "reload")
@@ -165,7 +169,8 @@ func TestReloadShadowed(t *testing.T) {
 	if err := d.RemovePort(control.PortSpec{Transport: control.TransportTCP, Listen: more}); err != nil {
 		t.Fatal(err)
 	}
-	if got := findings(); len(got) != 2 || !strings.Contains(got[0], "made at run time") || strings.Contains(got[0], "'rstorectl reload'") {
+	if got := findings(); len(got) != 2 || !strings.Contains(got[0], "made at run time") ||
+		strings.Contains(got[0], "'rstorectl reload'") {
 		t.Errorf("doctor of a change at run time: %q", got)
 	}
 	rstorectl(t, d, "apply", "--configuration", "--yes")

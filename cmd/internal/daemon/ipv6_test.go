@@ -53,7 +53,10 @@ func TestIPv6(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := client.New(client.Config{Peer: name, Cred: &rpc.Cred{Flavor: rpc.AuthSys}, Dial: func(context.Context) (rpc.Client, error) { return r, nil }})
+			c := client.New(client.Config{
+				Peer: name, Cred: &rpc.Cred{Flavor: rpc.AuthSys},
+				Dial: func(context.Context) (rpc.Client, error) { return r, nil },
+			})
 			defer func() { _ = c.Close() }()
 			root, err := c.Mount(ctx, "/a")
 			if err != nil {

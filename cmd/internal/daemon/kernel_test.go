@@ -131,7 +131,10 @@ func TestKernelProviders(t *testing.T) {
 		want      []control.Provider
 	}{
 		{nil, []control.Provider{{Name: "soft"}, {Name: "verbs"}}},
-		{errors.New("libibverbs.so.1: no such file"), []control.Provider{{Name: "soft"}, {Name: "verbs", Error: "libibverbs.so.1: no such file"}}},
+		{
+			errors.New("libibverbs.so.1: no such file"),
+			[]control.Provider{{Name: "soft"}, {Name: "verbs", Error: "libibverbs.so.1: no such file"}},
+		},
 		{verbs.ErrNotBuilt, []control.Provider{{Name: "soft"}}},
 	} {
 		k.SetAvailable(c.available)
@@ -142,8 +145,8 @@ func TestKernelProviders(t *testing.T) {
 	}
 }
 
-// TestKernelDevice: one export over a device of the kernel, over one in user space, and over TCP at once, by the
-// same handles; the device is taken away, and comes back.
+// TestKernelDevice: one export over a device of the kernel, over one in user space, and over TCP at
+// once, by the same handles; the device is taken away, and comes back.
 func TestKernelDevice(t *testing.T) {
 	k := devicestest.NewKernel()
 	hard := testAddr()
@@ -163,7 +166,10 @@ func TestKernelDevice(t *testing.T) {
 	}
 	defer stopDaemon(t, d)
 	ctx := t.Context()
-	over := map[string]string{"tcp": "nfs+tcp://" + cfg.TCPListen[0], "soft": "nfs+rdma://" + soft, "verbs": "nfs+rdma://" + hard}
+	over := map[string]string{
+		"tcp": "nfs+tcp://" + cfg.TCPListen[0], "soft": "nfs+rdma://" + soft,
+		"verbs": "nfs+rdma://" + hard,
+	}
 	read := func(which ...string) {
 		t.Helper()
 		for _, w := range which {
@@ -190,7 +196,10 @@ func TestKernelDevice(t *testing.T) {
 	}) {
 		t.Errorf("%+v, %v", devices, err)
 	}
-	c := (&dial.Dialer{Cred: &rpc.Cred{Flavor: rpc.AuthSys}, Provider: provider.Soft}).Client(client.URL{Transport: rpc.TransportRDMA, Host: hard + ":20049"})
+	c := (&dial.Dialer{
+		Cred:     &rpc.Cred{Flavor: rpc.AuthSys},
+		Provider: provider.Soft,
+	}).Client(client.URL{Transport: rpc.TransportRDMA, Host: hard + ":20049"})
 	defer func() { _ = c.Close() }()
 	if err := c.RPC().Call(ctx, &rpc.Request{Prog: 100003, Vers: 3}); err != nil {
 		t.Fatal(err)
@@ -202,16 +211,19 @@ func TestKernelDevice(t *testing.T) {
 		t.Errorf("%+v, %v", qps, err)
 	}
 	st := d.Stats()
-	if st.Devices[name]["Verbs.Wakeups"] != 7 || st.Devices[name]["Verbs.Failed.transport retry counter exceeded"] != 3 || st.Errors["rdma_retries_exceeded"] != 3 {
+	if st.Devices[name]["Verbs.Wakeups"] != 7 || st.Devices[name]["Verbs.Failed.transport retry counter exceeded"] != 3 ||
+		st.Errors["rdma_retries_exceeded"] != 3 {
 		t.Errorf("%v, %v", st.Devices[name], st.Errors)
 	}
-	if err := d.Capture(ctx, control.CaptureSpec{Device: "card0"}, new(bytes.Buffer)); err == nil || !strings.Contains(err.Error(), "tcpdump -i card0") {
+	if err := d.Capture(ctx, control.CaptureSpec{Device: "card0"}, new(bytes.Buffer)); err == nil ||
+		!strings.Contains(err.Error(), "tcpdump -i card0") {
 		t.Errorf("a capture of a device of the kernel: %v", err)
 	}
 
 	for _, m := range []string{
 		`rstored_rdma_device_info{device="` + name + `",kernel_device="card0",provider="verbs",speaks="RoCE v2"} 1`,
-		`rstored_rdma_device_info{device="` + strings.TrimSuffix(soft, ":20049") + `",kernel_device="",provider="soft",speaks=""} 1`,
+		`rstored_rdma_device_info{device="` + strings.TrimSuffix(soft, ":20049") +
+			`",kernel_device="",provider="soft",speaks=""} 1`,
 		`rstored_rdma_completions_failed_total{device="` + name + `",status="transport retry counter exceeded"} 3`,
 		`rstored_rdma_device_verbs_wakeups_total{device="` + name + `"} 7`,
 	} {
@@ -230,10 +242,12 @@ func TestKernelDevice(t *testing.T) {
 		if p := listed(t, ctl, on); len(p.Addresses) != 0 || !strings.Contains(p.Error, "waits for its RDMA device") {
 			t.Errorf("%+v", p)
 		}
-		if !slices.ContainsFunc(d.problems(), func(s string) bool { return strings.Contains(s, "waits for its RDMA device") }) {
+		if !slices.ContainsFunc(d.problems(),
+			func(s string) bool { return strings.Contains(s, "waits for its RDMA device") }) {
 			t.Errorf("%q", d.problems())
 		}
-		if !slices.ContainsFunc(d.ready(ctx), func(c ops.Check) bool { return strings.Contains(c.Name, on) && c.Err != nil }) {
+		if !slices.ContainsFunc(d.ready(ctx),
+			func(c ops.Check) bool { return strings.Contains(c.Name, on) && c.Err != nil }) {
 			t.Error("it is ready without the device")
 		}
 		read("tcp", "soft")
@@ -257,7 +271,8 @@ func TestKernelDevice(t *testing.T) {
 	}
 }
 
-// TestKernelDeviceRemoved: a port that is removed while its device is away does not come back with it.
+// TestKernelDeviceRemoved: a port that is removed while its device is away does not come back with
+// it.
 func TestKernelDeviceRemoved(t *testing.T) {
 	k := devicestest.NewKernel()
 	hard := testAddr()
@@ -271,11 +286,15 @@ func TestKernelDeviceRemoved(t *testing.T) {
 	ctx := t.Context()
 	byName := control.PortSpec{Transport: control.TransportRDMA, Listen: "verbs://card0:20049"}
 	byAddr := control.PortSpec{Transport: control.TransportRDMA, Listen: "verbs://" + hard + ":20050"}
-	if _, err := ctl.AddPort(ctx, control.PortSpec{Transport: control.TransportRDMA, Listen: "verbs://card1:20049"}); err == nil || !strings.Contains(err.Error(), "none is named card1") {
+	if _, err := ctl.AddPort(ctx, control.PortSpec{
+		Transport: control.TransportRDMA,
+		Listen:    "verbs://card1:20049",
+	}); err == nil || !strings.Contains(err.Error(), "none is named card1") {
 		t.Errorf("a device that is not there: %v", err)
 	}
 	for _, p := range []control.PortSpec{byName, byAddr} {
-		if got, err := ctl.AddPort(ctx, p); err != nil || len(got.Addresses) != 1 || !strings.HasPrefix(got.Addresses[0], hard) {
+		if got, err := ctl.AddPort(ctx, p); err != nil || len(got.Addresses) != 1 ||
+			!strings.HasPrefix(got.Addresses[0], hard) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
@@ -314,8 +333,8 @@ func TestKernelDeviceRemoved(t *testing.T) {
 	}
 }
 
-// TestKernelDeviceMissing: at the start a port of the configuration must have its device; one that was added
-// at run time waits for it.
+// TestKernelDeviceMissing: at the start a port of the configuration must have its device; one that
+// was added at run time waits for it.
 func TestKernelDeviceMissing(t *testing.T) {
 	k := devicestest.NewKernel()
 	hard := testAddr()
@@ -344,7 +363,8 @@ func TestKernelDeviceMissing(t *testing.T) {
 	k.Remove("card0")
 	other := testConfig(t, t.TempDir()+"=/e")
 	for listen, want := range map[string]string{
-		"verbs://" + hard + ":20049": "none has the address", "verbs://card0:20049": "none is named card0", "verbs://:20049": "no RDMA device that is up",
+		"verbs://" + hard + ":20049": "none has the address", "verbs://card0:20049": "none is named card0",
+		"verbs://:20049": "no RDMA device that is up",
 	} {
 		other.RDMAListen = []string{listen}
 		if _, _, err := startOn(t, other, k, nil); err == nil || !strings.Contains(err.Error(), want) {
@@ -396,7 +416,8 @@ func TestProviderChosen(t *testing.T) {
 	}
 }
 
-// TestKernelDeviceLimits: no more connections than the device has queue pairs, and no more memory than it takes.
+// TestKernelDeviceLimits: no more connections than the device has queue pairs, and no more memory
+// than it takes.
 func TestKernelDeviceLimits(t *testing.T) {
 	k := devicestest.NewKernel()
 	hard := testAddr()
@@ -431,8 +452,8 @@ func TestKernelDeviceLimits(t *testing.T) {
 	}
 }
 
-// successorConfig and successorDevice are where the test program, as an successor, finds its configuration, and the kernel's
-// device.
+// successorConfig and successorDevice are where the test program, as an successor, finds its
+// configuration, and the kernel's device.
 const (
 	successorConfig = "RSTORED_TEST_SUCCESSOR_CONFIG"
 	successorDevice = "RSTORED_TEST_SUCCESSOR_DEVICE"
@@ -471,8 +492,8 @@ func serveAsSuccessor(conn *handover.Conn) error {
 	return d.wait(context.Background(), sig)
 }
 
-// TestUpgradeKernelDevice: connections on a device of the kernel end in an upgrade, as the kernel hands them to
-// nobody; their clients connect again, and find what they had open.
+// TestUpgradeKernelDevice: connections on a device of the kernel end in an upgrade, as the kernel
+// hands them to nobody; their clients connect again, and find what they had open.
 func TestUpgradeKernelDevice(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -503,7 +524,10 @@ func TestUpgradeKernelDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
-	dl := &dial.Dialer{Cred: &rpc.Cred{Flavor: rpc.AuthSys}, GiveUp: 20 * time.Second, Provider: provider.Soft, Version: client.Version42}
+	dl := &dial.Dialer{
+		Cred: &rpc.Cred{Flavor: rpc.AuthSys}, GiveUp: 20 * time.Second, Provider: provider.Soft,
+		Version: client.Version42,
+	}
 	defer func() { _ = dl.Close() }()
 	var files []*client.File
 	for i, host := range []string{cfg.RDMAListen[0], hard} {
@@ -543,7 +567,8 @@ func TestUpgradeKernelDevice(t *testing.T) {
 	if err := d.exitReplaced(); err != nil {
 		t.Error(err)
 	}
-	becomes(t, "the new process has the port", func() bool { p := listed(t, ctl, on); return len(p.Addresses) == 1 && p.Error == "" })
+	becomes(t, "the new process has the port",
+		func() bool { p := listed(t, ctl, on); return len(p.Addresses) == 1 && p.Error == "" })
 	for i, f := range files {
 		got := make([]byte, 6)
 		if _, err := f.ReadAt(got, 0); err != nil || string(got) != "before" {

@@ -18,8 +18,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma"
 )
 
-// TestKernelPostMortems: the daemon keeps what a device of the kernel has left, with the calls, writes down who was refused, and
-// counts those that come again.
+// TestKernelPostMortems: the daemon keeps what a device of the kernel has left, with the calls,
+// writes down who was refused, and counts those that come again.
 func TestKernelPostMortems(t *testing.T) {
 	k := devicestest.NewKernel()
 	hard := testAddr()
@@ -37,12 +37,15 @@ func TestKernelPostMortems(t *testing.T) {
 	defer cancel()
 	dev := clientDevice(t)
 	for range 2 {
-		if _, err := rdmaend.Dial(ctx, dev, netip.MustParseAddrPort(hard+":20049"), rdmaend.Config{NoReads: true}); err == nil {
+		if _, err := rdmaend.Dial(ctx, dev, netip.MustParseAddrPort(hard+":20049"),
+			rdmaend.Config{NoReads: true}); err == nil {
 			t.Fatal("connected without serving READs")
 		}
 	}
-	p := postMortem(t, ctl, "a client that serves no READs", func(p *control.PostMortem) bool { return p.Outcome == "refused" && p.Count == 2 })
-	if p.Provider != "verbs" || p.Device != "card0/"+hard || !strings.Contains(p.Hint, "must serve RDMA READ") || p.Events == nil || p.Connection != nil {
+	p := postMortem(t, ctl, "a client that serves no READs",
+		func(p *control.PostMortem) bool { return p.Outcome == "refused" && p.Count == 2 })
+	if p.Provider != "verbs" || p.Device != "card0/"+hard || !strings.Contains(p.Hint, "must serve RDMA READ") ||
+		p.Events == nil || p.Connection != nil {
 		t.Errorf("%+v", p)
 	}
 	if list, err := ctl.PostMortems(ctx); err != nil || len(list) != 1 {
@@ -76,7 +79,8 @@ func TestKernelPostMortems(t *testing.T) {
 	if p.RPC == nil || p.RPC.Calls != 1 || p.Connection == nil || !p.Connection.Established || p.Provider != "verbs" {
 		t.Errorf("%+v", p)
 	}
-	if list, err := ctl.PostMortems(ctx); err != nil || slices.ContainsFunc(list, func(p control.PostMortem) bool { return p.Provider != "verbs" }) {
+	if list, err := ctl.PostMortems(ctx); err != nil ||
+		slices.ContainsFunc(list, func(p control.PostMortem) bool { return p.Provider != "verbs" }) {
 		t.Errorf("%+v, %v", list, err)
 	}
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// TestLinksBetweenExports: a client of an export cannot have another directory exported by putting a symbolic link in
-// the place of one that is exported below; links of the host's administrator elsewhere are followed.
+// TestLinksBetweenExports: a client of an export cannot have another directory exported by putting
+// a symbolic link in the place of one that is exported below; links of the host's administrator
+// elsewhere are followed.
 func TestLinksBetweenExports(t *testing.T) {
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -77,7 +78,8 @@ func TestLinksBetweenExports(t *testing.T) {
 		t.Errorf("at a start: %q", e)
 	}
 	list, err := ctl.Exports(ctx)
-	if err != nil || !slices.ContainsFunc(list, func(e control.Export) bool { return e.Pseudo == "/outer" && e.Error == "" }) {
+	if err != nil || !slices.ContainsFunc(list,
+		func(e control.Export) bool { return e.Pseudo == "/outer" && e.Error == "" }) {
 		t.Errorf("the outer export: %+v, %v", list, err)
 	}
 }

@@ -247,7 +247,8 @@ func readChanging(t *testing.T, cfg roce.Config) {
 	if link.TxVoid > 0 {
 		t.Errorf("%d packets of which nothing was left", link.TxVoid)
 	}
-	if st := s.l.Stats(); st.Connections != uint64(2*len(versions)*len(files)) || st.Errors["rpcrdma_write_failed"]+st.Errors["rpcrdma_send_failed"] > 0 {
+	if st := s.l.Stats(); st.Connections != uint64(2*len(versions)*len(files)) ||
+		st.Errors["rpcrdma_write_failed"]+st.Errors["rpcrdma_send_failed"] > 0 {
 		t.Errorf("%d connections, errors %v", st.Connections, st.Errors)
 	}
 }

@@ -22,11 +22,18 @@ func TestNFSState(t *testing.T) {
 
 	s := d.NFS4.State()
 	now := time.Now()
-	x, st := s.ExchangeID(now, &state.ExchangeID{Owner: []byte("host\x1b[2J"), Verifier: state.Verifier{1}, Principal: state.Principal{Flavor: rpc.AuthSys}})
+	x, st := s.ExchangeID(now, &state.ExchangeID{
+		Owner: []byte("host\x1b[2J"), Verifier: state.Verifier{1},
+		Principal: state.Principal{Flavor: rpc.AuthSys},
+	})
 	if st != 0 {
 		t.Fatal(st)
 	}
-	created, st := s.CreateSession(now, &state.CreateSession{Client: x.Client, Sequence: x.Sequence, Principal: state.Principal{Flavor: rpc.AuthSys}, Minor: 2, Fore: state.Channel{MaxRequest: 1 << 20, MaxResponse: 1 << 20, MaxSlots: 4, MaxOps: 8}})
+	created, st := s.CreateSession(now,
+		&state.CreateSession{
+			Client: x.Client, Sequence: x.Sequence, Principal: state.Principal{Flavor: rpc.AuthSys},
+			Minor: 2, Fore: state.Channel{MaxRequest: 1 << 20, MaxResponse: 1 << 20, MaxSlots: 4, MaxOps: 8},
+		})
 	if st != 0 {
 		t.Fatal(st)
 	}
@@ -56,15 +63,20 @@ func TestNFSState(t *testing.T) {
 	}
 
 	clients, err := ctl.NFS4Clients(ctx)
-	if err != nil || len(clients) != 1 || clients[0].Owner != `host\x1b[2J` || clients[0].Sessions != 1 || clients[0].Opens != 1 || !clients[0].Confirmed {
+	if err != nil || len(clients) != 1 || clients[0].Owner != `host\x1b[2J` || clients[0].Sessions != 1 ||
+		clients[0].Opens != 1 || !clients[0].Confirmed {
 		t.Fatalf("%+v, %v", clients, err)
 	}
 	sessions, err := ctl.NFS4Sessions(ctx)
-	if err != nil || len(sessions) != 1 || sessions[0].Client != clients[0].ID || sessions[0].Minor != 2 || sessions[0].Slots != created.Fore.MaxSlots {
+	if err != nil || len(sessions) != 1 || sessions[0].Client != clients[0].ID || sessions[0].Minor != 2 ||
+		sessions[0].Slots != created.Fore.MaxSlots {
 		t.Errorf("%+v, %v", sessions, err)
 	}
 	locks, err := ctl.Locks(ctx)
-	want := control.FileLock{Export: "/a", FileID: attr.FileID, Client: `client\n`, Owner: "0102", Start: 5, End: 9, Exclusive: true}
+	want := control.FileLock{
+		Export: "/a", FileID: attr.FileID, Client: `client\n`, Owner: "0102", Start: 5, End: 9,
+		Exclusive: true,
+	}
 	if err != nil || len(locks) != 1 || locks[0] != want {
 		t.Errorf("%+v, %v", locks, err)
 	}
@@ -74,7 +86,8 @@ func TestNFSState(t *testing.T) {
 
 	stopDaemon(t, d)
 	d, ctl = startDaemon(t, cfg)
-	if g, err := ctl.Grace(ctx); err != nil || !g.On || g.NFS4Until == nil || len(g.Waiting) != 1 || g.Waiting[0] != `host\x1b[2J` {
+	if g, err := ctl.Grace(ctx); err != nil || !g.On || g.NFS4Until == nil || len(g.Waiting) != 1 ||
+		g.Waiting[0] != `host\x1b[2J` {
 		t.Errorf("after a restart: %+v, %v", g, err)
 	}
 	if err := ctl.EndGrace(ctx); err != nil {

@@ -216,7 +216,11 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%v calls by operation, %v by client", calls, n)
 	}
 	slow, err := ctl.Slow(t.Context())
-	if err != nil || len(slow) == 0 || !slices.ContainsFunc(slow, func(s control.SlowCall) bool { return s.Operation == "nfs4.WRITE" && s.Export == "/a" && s.StoreUS > 0 }) {
+	if err != nil || len(slow) == 0 ||
+		!slices.ContainsFunc(slow, func(s control.SlowCall) bool {
+			return s.Operation == "nfs4.WRITE" && s.Export == "/a" &&
+				s.StoreUS > 0
+		}) {
 		t.Errorf("slow calls %+v, %v", slow, err)
 	}
 	for _, s := range slow {
@@ -229,7 +233,10 @@ func TestMetrics(t *testing.T) {
 // TestHealth: the answers follow exports that fail and the drain.
 func TestHealth(t *testing.T) {
 	gone := t.TempDir()
-	cfg, d, ctl := opsDaemon(t, func(c *config.Config) { c.Exports = append(c.Exports, parseExports(t, gone+"=/gone")...) })
+	cfg, d, ctl := opsDaemon(t, func(c *config.Config) {
+		c.Exports = append(c.Exports,
+			parseExports(t, gone+"=/gone")...)
+	})
 	check := func(path string, want int, word string) {
 		t.Helper()
 		if status, body := fetch(t, d, path); status != want || !strings.Contains(string(body), word) {
@@ -348,7 +355,8 @@ func TestAudit(t *testing.T) {
 	find("rdma_disconnect", "client", "127.")
 	find("nfs4_client_established", "owner", "\"", "client_id", "0x")
 	find("nfs4_session", "client", "127.", "transport", "rdma", "version", "4.2")
-	find("control", "uid", uid, "pid", pid, "request", "/v1/log-level?level=warn", "status", "200", "old", `"log_level":"error"`, "new", `"log_level":"warn"`)
+	find("control", "uid", uid, "pid", pid, "request", "/v1/log-level?level=warn", "status", "200", "old",
+		`"log_level":"error"`, "new", `"log_level":"warn"`)
 	find("control", "request", "/v1/export?name=%2Fa", "old", `"read_only":false`, "new", `"read_only":true`)
 	find("control", "method", "DELETE", "request", "nope", "status", "404", "old", "{}", "new", "{}")
 	find("stop")
@@ -417,7 +425,8 @@ func TestTrace(t *testing.T) {
 		`nfs3\.READ rdma /a OK: fh=0x[0-9a-f]{8} offset=0 count=8192`,
 		`nfs3\.LOOKUP tcp /a NOENT: dir=0x[0-9a-f]{8} name="f.*-not-there"`,
 		`mount3\.MNT tcp .*: path="/a"`,
-		`nfs4\.WRITE rdma /a OK: 4\.2 .*SEQUENCE\(slot=\d+ seq=\d+\) PUTFH\(fh=0x[0-9a-f]{8}\) WRITE\(offset=0 count=8192 stable=\d\)`,
+		`nfs4\.WRITE rdma /a OK: 4\.2 .*SEQUENCE\(slot=\d+ seq=\d+\) PUTFH\(fh=0x[0-9a-f]{8}\) WRITE\(offset=0 count=8192 ` +
+			`stable=\d\)`,
 		`nfs4\.READ tcp /a OK: 4\.2 .*READ\(offset=0 count=8192\)`,
 		`nfs4\.OPEN rdma /a OK: 4\.2 .*OPEN\(access=\d deny=\d\)`,
 	} {

@@ -42,7 +42,8 @@ func collectTraces(t *testing.T) *traceCollector {
 	return k
 }
 
-// calls are the spans of calls, by name, transport, export and status, and the names of all children.
+// calls are the spans of calls, by name, transport, export and status, and the names of all
+// children.
 func (k *traceCollector) calls() (calls, children map[string]int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -61,8 +62,8 @@ func (k *traceCollector) calls() (calls, children map[string]int) {
 	return calls, children
 }
 
-// TestTracesSent: calls over both transports by both versions come to a collector, to another one after
-// a reload, and nowhere when that is what the configuration says. A stop sends what is left.
+// TestTracesSent: calls over both transports by both versions come to a collector, to another one
+// after a reload, and nowhere when that is what the configuration says. A stop sends what is left.
 func TestTracesSent(t *testing.T) {
 	first, second := collectTraces(t), collectTraces(t)
 	cfg := testConfig(t, t.TempDir()+"=/a(rw,no_root_squash)")
@@ -92,7 +93,8 @@ func TestTracesSent(t *testing.T) {
 	traffic(t, cfg, 4096)
 	reload(config.OTLP{Endpoint: second.URL, Sample: 1})
 	traffic(t, cfg, 256<<10)
-	if all := scrape(t, d); value(t, all, "rstored_otlp_traces_total", "result", "dropped")+value(t, all, "rstored_otlp_traces_total", "result", "failed") != 0 {
+	if all := scrape(t, d); value(t, all, "rstored_otlp_traces_total", "result", "dropped")+value(t, all,
+		"rstored_otlp_traces_total", "result", "failed") != 0 {
 		t.Errorf("%+v", d.otlp.Counts())
 	}
 	stopDaemon(t, d)

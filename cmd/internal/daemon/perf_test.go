@@ -76,7 +76,8 @@ func TestPerf(t *testing.T) {
 		t.Errorf("a port for nobody: %v", err)
 	}
 	reload(func(p *config.Perf) { p.Listen, p.Clients = []string{at.String()}, []string{"127.0.0.0/8"} })
-	if got, err := measure(small); err != nil || len(got) != 1 || got[0].Sent.Iterations != 100 || got[0].Back.Iterations != 100 {
+	if got, err := measure(small); err != nil || len(got) != 1 || got[0].Sent.Iterations != 100 ||
+		got[0].Back.Iterations != 100 {
 		t.Errorf("%+v, %v", got, err)
 	}
 
@@ -116,7 +117,8 @@ func TestPerf(t *testing.T) {
 		t.Errorf("counted %v", e)
 	}
 	measured := func() bool {
-		return slices.ContainsFunc(d.PostMortems(), func(f control.PostMortem) bool { return strings.Contains(f.Reason, "may not measure here") })
+		return slices.ContainsFunc(d.PostMortems(),
+			func(f control.PostMortem) bool { return strings.Contains(f.Reason, "may not measure here") })
 	}
 	if !measured() {
 		t.Errorf("no post-mortem says why: %+v", d.PostMortems())

@@ -23,7 +23,9 @@ import (
 )
 
 // postMortem waits for the post-mortem that want picks.
-func postMortem(t *testing.T, ctl *control.Dialer, what string, want func(*control.PostMortem) bool) control.PostMortem {
+func postMortem(t *testing.T, ctl *control.Dialer, what string,
+	want func(*control.PostMortem) bool,
+) control.PostMortem {
 	t.Helper()
 	for until := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		list, err := ctl.PostMortems(t.Context())
@@ -73,8 +75,10 @@ func TestPostMortemRefused(t *testing.T) {
 			t.Fatal("connected to a port where nothing listens")
 		}
 	}
-	p := postMortem(t, ctl, "a REQ to nowhere", func(p *control.PostMortem) bool { return p.Reject == uint16(cm.InvalidServiceID) && p.Count == 2 })
-	if p.Outcome != string(rdma.Refused) || !strings.Contains(p.Hint, "rstorectl port list") || !strings.Contains(p.Hint, "port=20049") || p.Request == nil || p.Request.Port != 7 {
+	p := postMortem(t, ctl, "a REQ to nowhere",
+		func(p *control.PostMortem) bool { return p.Reject == uint16(cm.InvalidServiceID) && p.Count == 2 })
+	if p.Outcome != string(rdma.Refused) || !strings.Contains(p.Hint, "rstorectl port list") ||
+		!strings.Contains(p.Hint, "port=20049") || p.Request == nil || p.Request.Port != 7 {
 		t.Errorf("nothing listens: %+v", p)
 	}
 	if p.Request.LocalGID != dev.Addr().String() || p.Request.QPN == 0 || p.Device != at.Addr().String() {
@@ -82,7 +86,10 @@ func TestPostMortemRefused(t *testing.T) {
 	}
 
 	// Loopback has room for every path MTU, so this device stands for one on Ethernet.
-	small, err := roce.Open(roce.Config{PathMTUMax: 1024, OnFailure: d.failures.Soft, Wrap: func(_ int, l link.Link) link.Link { return narrow{l} }})
+	small, err := roce.Open(roce.Config{
+		PathMTUMax: 1024, OnFailure: d.failures.Soft,
+		Wrap: func(_ int, l link.Link) link.Link { return narrow{l} },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,15 +104,18 @@ func TestPostMortemRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Close()
-	p = postMortem(t, ctl, "a REQ of a large MTU", func(p *control.PostMortem) bool { return p.Reject == uint16(cm.InvalidMTU) })
-	if !strings.Contains(p.Hint, "mtu 4192") || p.InterfaceMTU != 1500 || p.Request.PathMTU != 4096 || p.Connection != nil {
+	p = postMortem(t, ctl, "a REQ of a large MTU",
+		func(p *control.PostMortem) bool { return p.Reject == uint16(cm.InvalidMTU) })
+	if !strings.Contains(p.Hint, "mtu 4192") || p.InterfaceMTU != 1500 || p.Request.PathMTU != 4096 ||
+		p.Connection != nil {
 		t.Errorf("path MTU: %+v", p)
 	}
 
 	if _, err := rdmaend.Dial(ctx, dev, at, rdmaend.Config{NoReads: true}); err == nil {
 		t.Fatal("connected without serving READs")
 	}
-	p = postMortem(t, ctl, "a client that serves no READs", func(p *control.PostMortem) bool { return p.Reject == uint16(cm.ConsumerDefined) })
+	p = postMortem(t, ctl, "a client that serves no READs",
+		func(p *control.PostMortem) bool { return p.Reject == uint16(cm.ConsumerDefined) })
 	if !strings.Contains(p.Reason, "responder resources 0") || !strings.Contains(p.Hint, "must serve RDMA READ") {
 		t.Errorf("no READs: %+v", p)
 	}
@@ -129,7 +139,8 @@ func TestPostMortemBroken(t *testing.T) {
 
 	h := rpcrdma.Header{XID: 5, Version: rpcrdma.Version, Credits: 1, Type: rpcrdma.TypeMsg}
 	var call xdr.Encoder
-	rpc.EncodeCall(&call, 5, nfs3.Program, nfs3.Version, nfs3.ProcNull, &rpc.Cred{Flavor: rpc.AuthSys, Machine: "there", UID: 1234})
+	rpc.EncodeCall(&call, 5, nfs3.Program, nfs3.Version, nfs3.ProcNull,
+		&rpc.Cred{Flavor: rpc.AuthSys, Machine: "there", UID: 1234})
 	null := call.AppendFlat(h.Append(nil))
 	h.Type, h.XID = rpcrdma.TypeNoMsg, 6
 	h.Reads = []rpcrdma.ReadSegment{{Segment: rpcrdma.Segment{Handle: 0xbad, Length: 100, Offset: 1 << 20}}}
@@ -149,9 +160,11 @@ func TestPostMortemBroken(t *testing.T) {
 	}
 	<-c.Done()
 
-	p := postMortem(t, ctl, "an R_Key that is none", func(p *control.PostMortem) bool { return p.Outcome == string(rdma.Broken) })
+	p := postMortem(t, ctl, "an R_Key that is none",
+		func(p *control.PostMortem) bool { return p.Outcome == string(rdma.Broken) })
 	switch v := p.Connection; {
-	case v == nil, !v.Established, v.Status == "", v.QPN == 0, v.NAKReceived == nil, v.PathMTU != 4096, v.TxPackets == 0, v.RxPackets == 0, v.ReadsStarted != 16:
+	case v == nil, !v.Established, v.Status == "", v.QPN == 0, v.NAKReceived == nil, v.PathMTU != 4096, v.TxPackets == 0,
+		v.RxPackets == 0, v.ReadsStarted != 16:
 		t.Errorf("connection %+v", v)
 	case v.NAKReceived.Text != "remote access error":
 		t.Errorf("NAK %+v", v.NAKReceived)
@@ -161,16 +174,19 @@ func TestPostMortemBroken(t *testing.T) {
 	for _, k := range p.Connection.Recent {
 		last = append(last, fmt.Sprintf("%t %s %s", k.Sent, k.Opcode, k.AETH))
 	}
-	if n := len(last); n < 6 || last[n-1] != "false ACKNOWLEDGE remote access error" || !slices.Contains(last, "true READ_REQUEST ") || p.Connection.Recent[0].BeforeUS < p.Connection.Recent[n-1].BeforeUS {
+	if n := len(last); n < 6 || last[n-1] != "false ACKNOWLEDGE remote access error" ||
+		!slices.Contains(last, "true READ_REQUEST ") || p.Connection.Recent[0].BeforeUS < p.Connection.Recent[n-1].BeforeUS {
 		t.Errorf("the last packets are %q", last)
 	}
 	if !strings.Contains(p.Hint, "memory that it had offered") || !strings.Contains(p.Hint, "rstorectl capture") {
 		t.Errorf("hint %q", p.Hint)
 	}
-	if r := p.Request; r == nil || r.Private == nil || r.Private.Send != 4096 || !r.Private.RemoteInvalidation || !strings.HasPrefix(r.PrivateData, "f6ab0e18") {
+	if r := p.Request; r == nil || r.Private == nil || r.Private.Send != 4096 || !r.Private.RemoteInvalidation ||
+		!strings.HasPrefix(r.PrivateData, "f6ab0e18") {
 		t.Errorf("request %+v", r)
 	}
-	if r := p.RPC; r == nil || r.Calls != 2 || r.First == nil || r.First.Name != "nfs3.NULL" || r.First.UID == nil || *r.First.UID != 1234 || r.InProgress != 1 {
+	if r := p.RPC; r == nil || r.Calls != 2 || r.First == nil || r.First.Name != "nfs3.NULL" || r.First.UID == nil ||
+		*r.First.UID != 1234 || r.InProgress != 1 {
 		t.Errorf("calls %+v", r)
 	}
 }

@@ -46,8 +46,10 @@ func TestQPs(t *testing.T) {
 	if list[1].Counters["rcvd_pkts"] > busy.Counters["rcvd_pkts"] {
 		busy = &list[1]
 	}
-	if busy.Type != "RC" || busy.State != "RTS" || busy.Remote == "" || busy.Local != cfg.RDMAListen[0] || busy.RemoteQPN == 0 || busy.PathMTU == 0 || busy.Active ||
-		busy.RecvQueued == 0 || busy.Counters["rcvd_pkts"] < 51 || busy.Counters["sent_pkts"] < 51 || busy.Counters["resp_remote_access_errors"] != 0 {
+	if busy.Type != "RC" || busy.State != "RTS" || busy.Remote == "" || busy.Local != cfg.RDMAListen[0] ||
+		busy.RemoteQPN == 0 || busy.PathMTU == 0 || busy.Active ||
+		busy.RecvQueued == 0 || busy.Counters["rcvd_pkts"] < 51 || busy.Counters["sent_pkts"] < 51 ||
+		busy.Counters["resp_remote_access_errors"] != 0 {
 		t.Errorf("%+v", busy)
 	}
 	// A device's counters are those of its queue pairs together, and stay when one goes.

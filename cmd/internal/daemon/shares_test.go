@@ -61,20 +61,23 @@ func TestReservedAcrossVersions(t *testing.T) {
 	defer conn.Close()
 	share := func(proc, access, deny uint32) (st nlm.Stat) {
 		t.Helper()
-		err := conn.Call(ctx, &rpc.Request{Prog: nlm.Program, Vers: nlm.Version, Proc: proc, Cred: &rpc.Cred{Flavor: rpc.AuthSys}, Args: func(e *xdr.Encoder) {
-			e.Opaque([]byte("c"))
-			e.String("client")
-			nfs3.EncodeHandle(e, n.Handle)
-			e.Opaque([]byte("o"))
-			e.Uint32(deny)
-			e.Uint32(access)
-			e.Bool(false)
-		}, Res: func(d *xdr.Decoder) error {
-			d.Opaque(100)
-			st = nlm.Stat(d.Uint32())
-			d.Uint32()
-			return d.Err()
-		}})
+		err := conn.Call(ctx, &rpc.Request{
+			Prog: nlm.Program, Vers: nlm.Version, Proc: proc,
+			Cred: &rpc.Cred{Flavor: rpc.AuthSys}, Args: func(e *xdr.Encoder) {
+				e.Opaque([]byte("c"))
+				e.String("client")
+				nfs3.EncodeHandle(e, n.Handle)
+				e.Opaque([]byte("o"))
+				e.Uint32(deny)
+				e.Uint32(access)
+				e.Bool(false)
+			}, Res: func(d *xdr.Decoder) error {
+				d.Opaque(100)
+				st = nlm.Stat(d.Uint32())
+				d.Uint32()
+				return d.Err()
+			},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -93,8 +93,10 @@ func (s *tlsServer) read(d *dial.Dialer, at string) error {
 // TestXprtSec serves an export to those alone whose connections are as its rules want them, with
 // the errors of the kernel's server.
 func TestXprtSec(t *testing.T) {
-	s := newTLSServer(t, withFile(t)+"=/any", withFile(t)+"=/plain(xprtsec=none)", withFile(t)+"=/tls(xprtsec=tls)", withFile(t)+"=/mtls(xprtsec=mtls)",
-		withFile(t)+"=/both(xprtsec=tls,transport=rdma:tcp)", withFile(t)+"=/secret(xprtsec=tls:mtls)", withFile(t)+"=/free(xprtsec=none:mtls)")
+	s := newTLSServer(t, withFile(t)+"=/any", withFile(t)+"=/plain(xprtsec=none)", withFile(t)+"=/tls(xprtsec=tls)",
+		withFile(t)+"=/mtls(xprtsec=mtls)",
+		withFile(t)+"=/both(xprtsec=tls,transport=rdma:tcp)", withFile(t)+"=/secret(xprtsec=tls:mtls)",
+		withFile(t)+"=/free(xprtsec=none:mtls)")
 	d, ctl := startDaemon(t, s.cfg)
 	t.Cleanup(func() { stopDaemon(t, d) }) // after its clients are gone
 	type conn struct {
@@ -116,7 +118,8 @@ func TestXprtSec(t *testing.T) {
 			dialer := s.dialer(c.sec, c.who, version)
 			dialer.MountPort = 0
 			for export, admitted := range map[string]string{
-				"/any": "none tls mtls rdma", "/plain": "none rdma", "/tls": "tls mtls", "/mtls": "mtls", "/both": "tls mtls rdma", "/secret": "tls mtls", "/free": "none mtls rdma",
+				"/any": "none tls mtls rdma", "/plain": "none rdma", "/tls": "tls mtls", "/mtls": "mtls", "/both": "tls mtls rdma",
+				"/secret": "tls mtls", "/free": "none mtls rdma",
 			} {
 				err := s.read(dialer, c.url+export+"/f")
 				switch ok := strings.Contains(" "+admitted+" ", " "+c.name+" "); {
@@ -144,7 +147,8 @@ func TestXprtSec(t *testing.T) {
 		t.Errorf("%+v %v", st.Errors, err)
 	}
 	status, err := ctl.Status(t.Context())
-	if err != nil || status.TLS == nil || status.TLS.Counts.Mutual == 0 || status.TLS.Counts.Handshakes <= status.TLS.Counts.Mutual || status.TLS.Names[0] != "server.example" {
+	if err != nil || status.TLS == nil || status.TLS.Counts.Mutual == 0 ||
+		status.TLS.Counts.Handshakes <= status.TLS.Counts.Mutual || status.TLS.Names[0] != "server.example" {
 		t.Errorf("%+v %v", status.TLS, err)
 	}
 }
@@ -174,13 +178,14 @@ func TestXprtSecDefault(t *testing.T) {
 	if err := s.read(s.dialer(rpc.MutualTLS, "", "3"), at+"/a/f"); !errors.Is(err, dial.ErrNoCertificate) {
 		t.Error(err)
 	}
-	if err := s.read(s.dialer(rpc.TLS, "", "3"), "nfs+rdma://"+s.cfg.RDMAListen[0]+"/a/f"); !errors.Is(err, client.ErrNoTLSByRDMA) {
+	if err := s.read(s.dialer(rpc.TLS, "", "3"), "nfs+rdma://"+s.cfg.RDMAListen[0]+"/a/f"); !errors.Is(err,
+		client.ErrNoTLSByRDMA) {
 		t.Error(err)
 	}
 }
 
-// TestTLSReload: certificates are renewed, taken away and given by a reload, and one that is no good
-// changes nothing.
+// TestTLSReload: certificates are renewed, taken away and given by a reload, and one that is no
+// good changes nothing.
 func TestTLSReload(t *testing.T) {
 	s := newTLSServer(t, withFile(t)+"=/a")
 	d, ctl := startDaemon(t, s.cfg)
@@ -212,7 +217,8 @@ func TestTLSReload(t *testing.T) {
 		t.Error(err)
 	}
 	st, err := ctl.Status(t.Context())
-	if err != nil || st.TLS.Error == "" || st.TLS.Failures != 1 || len(st.Problems) != 1 || !st.TLS.NotAfter.Equal(first.Add(time.Hour)) {
+	if err != nil || st.TLS.Error == "" || st.TLS.Failures != 1 || len(st.Problems) != 1 ||
+		!st.TLS.NotAfter.Equal(first.Add(time.Hour)) {
 		t.Errorf("%+v %+v %v", st, st.TLS, err)
 	}
 	s.renew(first)
@@ -220,7 +226,8 @@ func TestTLSReload(t *testing.T) {
 	if err := ctl.Reload(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := s.read(s.dialer(rpc.TLS, "", "3"), at); !errors.Is(err, rpc.ErrNoTLS) || !strings.Contains(err.Error(), "does not offer TLS") {
+	if err := s.read(s.dialer(rpc.TLS, "", "3"), at); !errors.Is(err, rpc.ErrNoTLS) ||
+		!strings.Contains(err.Error(), "does not offer TLS") {
 		t.Error(err)
 	}
 	if err := s.read(s.dialer(rpc.Cleartext, "", "3"), at); err != nil {

@@ -141,8 +141,8 @@ func (d *Daemon) mayChange() error {
 	return nil
 }
 
-// errActing is returned while an administrator takes state from clients: an upgrade must not interrupt
-// that.
+// errActing is returned while an administrator takes state from clients: an upgrade must not
+// interrupt that.
 var errActing = errors.New("a client is being evicted, or the grace period ended")
 
 // mayAct prevents an upgrade until done is called. It fails after one.
@@ -165,8 +165,8 @@ func (d *Daemon) isReplaced() bool {
 	}
 }
 
-// errSuccessorFailed ends a process whose successor failed after the word go. What the successor has
-// done by then is unknown.
+// errSuccessorFailed ends a process whose successor failed after the word go. What the successor
+// has done by then is unknown.
 var errSuccessorFailed = errors.New("the new process failed after it had taken over")
 
 // abandon kills a successor that does not report that it serves, and ends this process. The service

@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runSuccessor is a process that takes over, badly but for "serve", which says all the right words, and
-// "serve as rstored", which means them.
+// runSuccessor is a process that takes over, badly but for "serve", which says all the right words,
+// and "serve as rstored", which means them.
 func runSuccessor(how string) int {
 	if how == "exit" {
 		return 3
@@ -140,7 +140,10 @@ func mountOver(t *testing.T, d *Daemon, transport string) (c *client.Client, dia
 			return rpcrdma.Dial(ctx, dev, at, rpcrdma.ClientConfig{})
 		}
 	}
-	c = client.New(client.Config{Version: client.Version3, Peer: at.Addr().String(), Dial: dial, Cred: &rpc.Cred{Flavor: rpc.AuthSys}})
+	c = client.New(client.Config{
+		Version: client.Version3, Peer: at.Addr().String(), Dial: dial,
+		Cred: &rpc.Cred{Flavor: rpc.AuthSys},
+	})
 	t.Cleanup(func() { _ = c.Close() })
 	return c, func() int { return n }
 }
@@ -219,8 +222,8 @@ func TestUpgradeFails(t *testing.T) {
 	}
 }
 
-// TestUpgradeLost: when the new process dies after it was let serve, the old one does not go on, as the
-// two might have served at once.
+// TestUpgradeLost: when the new process dies after it was let serve, the old one does not go on, as
+// the two might have served at once.
 func TestUpgradeLost(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -242,7 +245,8 @@ func TestUpgradeLost(t *testing.T) {
 	}
 }
 
-// TestStopDuringUpgrade: who stops the server while it is handed over stops it, and not what takes its place.
+// TestStopDuringUpgrade: who stops the server while it is handed over stops it, and not what takes
+// its place.
 func TestStopDuringUpgrade(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -284,8 +288,8 @@ func TestStopDuringUpgrade(t *testing.T) {
 	}
 }
 
-// TestAfterUpgrade: a process whose place another has taken changes nothing any more, and closes nothing that is
-// the other's.
+// TestAfterUpgrade: a process whose place another has taken changes nothing any more, and closes
+// nothing that is the other's.
 func TestAfterUpgrade(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -323,7 +327,8 @@ func TestAfterUpgrade(t *testing.T) {
 		"add pkey":    func() error { return d.AddPKey("0x8001") },
 		"remove pkey": func() error { return d.RemovePKey("0xffff") },
 		"apply": func() error {
-			_, err := d.Apply(control.Apply{File: control.File{Syntax: config.SyntaxYAML, Text: "exports: []"}, Disrupt: true}, control.Peer{})
+			_, err := d.Apply(control.Apply{File: control.File{Syntax: config.SyntaxYAML, Text: "exports: []"}, Disrupt: true},
+				control.Peer{})
 			return err
 		},
 		"evict":   func() error { return d.EvictClient("1") },
@@ -354,7 +359,8 @@ func TestAfterUpgrade(t *testing.T) {
 func TestUpgradeRefused(t *testing.T) {
 	d, ctl := startDaemon(t, testConfig(t, "memory:m"))
 	defer stopDaemon(t, d)
-	if _, err := ctl.Upgrade(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "is in the memory of this process") {
+	if _, err := ctl.Upgrade(t.Context(), ""); err == nil ||
+		!strings.Contains(err.Error(), "is in the memory of this process") {
 		t.Fatalf("a memory export: %v", err)
 	}
 }

@@ -36,7 +36,8 @@ func (p *peer40) compound(n uint32, ops func(e *xdr.Encoder)) (st nfs.Status, re
 	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
 	defer cancel()
 	err := p.conn.Call(ctx, &rpc.Request{
-		Prog: nfs4.Program, Vers: nfs4.Version, Proc: nfs4.ProcCompound, Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "client"},
+		Prog: nfs4.Program, Vers: nfs4.Version, Proc: nfs4.ProcCompound,
+		Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "client"},
 		Args: func(e *xdr.Encoder) {
 			e.String("")
 			e.Uint32(0)
@@ -100,12 +101,15 @@ func TestCallsClients40(t *testing.T) {
 	defer conn.Close()
 	p := &peer40{t: t, conn: conn, called: make(chan uint32, 16)}
 	from := netip.MustParseAddrPort(raw.LocalAddr().String()).Addr()
-	srv := rpc.NewServer(rpc.ServerConfig{Workers: 1, Programs: []rpc.Program{{Name: "callback", Prog: 0x40000000, Vers: 1, Procs: []rpc.Proc{
-		{Name: "CB_NULL", Serve: func(*rpc.Call, bool) rpc.Status {
-			p.called <- 0
-			return rpc.Done
-		}},
-	}}}})
+	srv := rpc.NewServer(rpc.ServerConfig{
+		Workers: 1,
+		Programs: []rpc.Program{{Name: "callback", Prog: 0x40000000, Vers: 1, Procs: []rpc.Proc{
+			{Name: "CB_NULL", Serve: func(*rpc.Call, bool) rpc.Status {
+				p.called <- 0
+				return rpc.Done
+			}},
+		}}},
+	})
 	defer srv.Close()
 	listen := func(at netip.Addr) (netip.AddrPort, func()) {
 		l, err := net.Listen("tcp", netip.AddrPortFrom(at, 0).String())
@@ -133,7 +137,8 @@ func TestCallsClients40(t *testing.T) {
 		if err != nil || len(list) != 2 {
 			t.Fatal(list, err)
 		}
-		if list[0].Callbacks != control.CallbacksNone || list[0].Version != "4.0" || list[0].Sessions != 0 || !list[0].Confirmed {
+		if list[0].Callbacks != control.CallbacksNone || list[0].Version != "4.0" || list[0].Sessions != 0 ||
+			!list[0].Confirmed {
 			t.Fatalf("%+v", list[0])
 		}
 		if list[1].Callbacks == control.CallbacksAnswered {

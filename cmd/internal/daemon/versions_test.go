@@ -16,7 +16,8 @@ import (
 func TestVersionsSwitchedOff(t *testing.T) {
 	type prog struct{ prog, vers uint32 }
 	v3, v4 := prog{nfs3.Program, nfs3.Version}, prog{nfs4.Program, nfs4.Version}
-	mount, locks, status := prog{nfs3.MountProgram, nfs3.MountVersion}, prog{nlm.Program, nlm.Version}, prog{nlm.StatusProgram, nlm.StatusVersion}
+	mount, locks, status := prog{nfs3.MountProgram, nfs3.MountVersion}, prog{nlm.Program, nlm.Version},
+		prog{nlm.StatusProgram, nlm.StatusVersion}
 	for _, c := range []struct {
 		versions []string
 		on, off  []prog

@@ -107,7 +107,8 @@ short
 	}
 }
 
-// TestBypassed: an export inside of another one that is stricter is warned of, unless a mount is between them.
+// TestBypassed: an export inside of another one that is stricter is warned of, unless a mount is
+// between them.
 func TestBypassed(t *testing.T) {
 	for _, c := range []struct {
 		about      string
@@ -128,7 +129,11 @@ func TestBypassed(t *testing.T) {
 		{"the server's own host alone", "*(rw)", "", nil, true},
 		{"a mount", "10.0.0.0/8(rw)", "10.0.0.1(rw)", []Mount{{At: "/srv/a/in"}}, false},
 		{"a mount on the way", "10.0.0.0/8(rw)", "10.0.0.1(rw)", []Mount{{At: "/srv/a"}}, false},
-		{"mounts elsewhere", "10.0.0.0/8(rw)", "10.0.0.1(rw)", []Mount{{At: "/srv"}, {At: "/srv/a/in/x"}, {At: "/srv/a/i"}}, true},
+		{
+			"mounts elsewhere", "10.0.0.0/8(rw)", "10.0.0.1(rw)",
+			[]Mount{{At: "/srv"}, {At: "/srv/a/in/x"}, {At: "/srv/a/i"}},
+			true,
+		},
 	} {
 		var list []control.Export
 		for _, e := range exports(t, "/srv "+c.over, "/srv/a/in "+c.in, "/srv2 "+c.in) {

@@ -1,7 +1,8 @@
 // Package desired computes what the daemon has to serve. Sources holds everything that says so: the
 // configuration with its export table, the file that was applied last, the changes made at run
 // time, and the mounts of the host. Sources.State merges them into one list of exports and ports,
-// each with its origin. The merge is a function of its sources, and everything else is a view of it:
+// each with its origin. The merge is a function of its sources, and everything else is a view of
+// it:
 //
 //	start, reload    reconcile what runs with State
 //	plan, rollback   Diff(what runs, Sources.With(file).State)

@@ -96,8 +96,8 @@ func mountedBelow(list []control.Export, mounts []Mount) (out []control.Export) 
 	return out
 }
 
-// Bypassed are exports that lie in another one and in its file system, and are stricter than that: its clients reach them by
-// its rules. As with the kernel's server only a mount separates exports.
+// Bypassed are exports that lie in another one and in its file system, and are stricter than that:
+// its clients reach them by its rules. As with the kernel's server only a mount separates exports.
 func Bypassed(list []control.Export, mounts []Mount) (out []string) {
 	for i := range list {
 		e := &list[i]
@@ -111,7 +111,8 @@ func Bypassed(list []control.Export, mounts []Mount) (out []string) {
 				}) {
 				continue
 			}
-			out = append(out, fmt.Sprintf("export %s lies in export %s and in the same file system: clients of %s reach it by the rules of that one, which let them do more; give it a file system of its own, or %s its rules",
+			out = append(out, fmt.Sprintf("export %s lies in export %s and in the same file system: clients of %s reach it "+
+				"by the rules of that one, which let them do more; give it a file system of its own, or %s its rules",
 				e.Pseudo, over.Pseudo, over.Pseudo, over.Pseudo))
 		}
 	}

@@ -22,10 +22,14 @@ type files map[string]string
 
 // Rows of /proc/net, whose addresses are in the order of a little-endian host.
 const (
-	udpHead   = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n"
-	udpOfAddr = udpHead + "  9: 0100000A:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4711 2 0 0\n"
-	udpOfAll  = udpHead + "  9: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4712 2 0 0\n"
-	tcp111    = udpHead + "  9: 00000000:006F 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4713 2 0 0\n"
+	udpHead = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref " +
+		"pointer drops\n"
+	udpOfAddr = udpHead + "  9: 0100000A:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 " +
+		"4711 2 0 0\n"
+	udpOfAll = udpHead + "  9: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 " +
+		"4712 2 0 0\n"
+	tcp111 = udpHead + "  9: 00000000:006F 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 " +
+		"4713 2 0 0\n"
 )
 
 var (
@@ -36,7 +40,10 @@ var (
 func host(t *testing.T, sets ...files) *Host {
 	t.Helper()
 	root := t.TempDir()
-	all := files{"sys/class/net/eth0/mtu": "1500\n", "proc/sys/kernel/osrelease": "6.12.0\n", "proc/sys/net/core/rmem_max": "67108864\n"}
+	all := files{
+		"sys/class/net/eth0/mtu": "1500\n", "proc/sys/kernel/osrelease": "6.12.0\n",
+		"proc/sys/net/core/rmem_max": "67108864\n",
+	}
 	for _, s := range sets {
 		for k, v := range s {
 			all[k] = v
@@ -93,7 +100,10 @@ func well() *daemon {
 
 // onKernel has it serve on a device of the kernel.
 func onKernel(d *daemon) {
-	d.devices[0] = control.Device{Name: "rxe0/10.0.0.1", Address: "10.0.0.1", Provider: "verbs", Kernel: "rxe0", Port: 1, PathMTU: 1024, Sockets: 1}
+	d.devices[0] = control.Device{
+		Name: "rxe0/10.0.0.1", Address: "10.0.0.1", Provider: "verbs", Kernel: "rxe0", Port: 1,
+		PathMTU: 1024, Sockets: 1,
+	}
 	d.stats.Devices = map[string]map[string]uint64{"rxe0/10.0.0.1": {"Wakeups": 1}}
 }
 
@@ -123,7 +133,8 @@ func check(t *testing.T, r Report, l Level, name string, parts ...string) {
 	for _, f := range r {
 		var one bytes.Buffer
 		Report{f}.Print(&one)
-		if f.Level == l && f.Check == name && !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(one.String(), p) }) {
+		if f.Level == l && f.Check == name &&
+			!slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(one.String(), p) }) {
 			return
 		}
 	}
@@ -146,14 +157,20 @@ func TestServer(t *testing.T) {
 	}{
 		{"well", nil, nil, OK, "daemon", []string{"rstored v1 is running, pid 42"}},
 		{"well", nil, nil, OK, "port", []string{"rdma 10.0.0.1:20049 listens"}},
-		{"well", nil, nil, OK, "device", []string{"interface eth0, MTU 1500, path MTU up to 1024", "ip link set dev eth0 mtu 4200"}},
+		{
+			"well", nil, nil, OK, "device",
+			[]string{"interface eth0, MTU 1500, path MTU up to 1024", "ip link set dev eth0 mtu 4200"},
+		},
 		{"well", nil, nil, OK, "udp-4791", []string{"10.0.0.1 is rstored's"}},
 		{"well", nil, nil, OK, "receive-buffer", nil},
 		{"well", nil, nil, OK, "export", []string{"/data"}},
 		{"well", nil, nil, OK, "post-mortem", nil},
 		{"well", nil, nil, OK, "portmap", []string{"is free"}},
 		{"well", nil, nil, OK, "firewall", []string{"no packet filter"}},
-		{"not running", nil, func(d *daemon) { d.err = errors.New("no rstored answers at x") }, Fail, "daemon", []string{"no rstored answers", "-> start it", "--control"}},
+		{
+			"not running", nil, func(d *daemon) { d.err = errors.New("no rstored answers at x") }, Fail, "daemon",
+			[]string{"no rstored answers", "-> start it", "--control"},
+		},
 		{
 			"not running, small buffers",
 			files{"proc/sys/net/core/rmem_max": "212992\n"},
@@ -162,8 +179,14 @@ func TestServer(t *testing.T) {
 		},
 		{"no RDMA", nil, func(d *daemon) { d.ports = d.ports[1:] }, Fail, "port", []string{"rstorectl port add rdma"}},
 		{"no TCP", nil, func(d *daemon) { d.ports = d.ports[:1] }, Warn, "port", []string{"rstorectl port add tcp"}},
-		{"a port that failed", nil, func(d *daemon) { d.ports[1].Addresses, d.ports[1].Error = nil, "in use" }, Fail, "port", []string{"in use", "rstorectl port remove tcp 10.0.0.1:2049"}},
-		{"a port that failed in part", nil, func(d *daemon) { d.ports[1].Error = "in use" }, Warn, "port", []string{"in use"}},
+		{
+			"a port that failed", nil, func(d *daemon) { d.ports[1].Addresses, d.ports[1].Error = nil, "in use" }, Fail, "port",
+			[]string{"in use", "rstorectl port remove tcp 10.0.0.1:2049"},
+		},
+		{
+			"a port that failed in part", nil, func(d *daemon) { d.ports[1].Error = "in use" }, Warn, "port",
+			[]string{"in use"},
+		},
 		{
 			"rpcbind",
 			files{"proc/net/tcp": tcp111, "proc/5/comm": "rpcbind\n", "proc/5/fd/3": "->socket:[4713]"},
@@ -173,19 +196,68 @@ func TestServer(t *testing.T) {
 		},
 		{"somebody's portmap", files{"proc/net/tcp": tcp111}, nil, Warn, "portmap", []string{"another user's process"}},
 		{"our portmap", files{"proc/net/tcp": tcp111, "proc/42/fd/8": "->socket:[4713]"}, func(d *daemon) {
-			d.ports = append(d.ports, control.Port{PortSpec: control.PortSpec{Transport: "portmap", Listen: ":111"}, Addresses: []string{"[::]:111"}})
+			d.ports = append(d.ports, control.Port{
+				PortSpec:  control.PortSpec{Transport: "portmap", Listen: ":111"},
+				Addresses: []string{"[::]:111"},
+			})
 		}, OK, "port", []string{"portmap :111 listens"}},
-		{"jumbo", files{"sys/class/net/eth0/mtu": "9000"}, func(d *daemon) { d.devices[0].InterfaceMTU, d.devices[0].PathMTU = 9000, 4096 }, OK, "device", []string{"path MTU up to 4096"}},
-		{"changed MTU", files{"sys/class/net/eth0/mtu": "9000"}, nil, Warn, "device", []string{"is 9000 now and was 1500", "restart rstored"}},
-		{"an address that is gone", nil, func(d *daemon) { d.devices[0].Address = "10.0.0.2" }, Fail, "device", []string{"no interface has the address"}},
-		{"rxe", files{"proc/net/udp": udpOfAll, "sys/class/infiniband/rxe0/parent": "eth0\n", "sys/class/infiniband/rxe0/ports/1/state": "4: ACTIVE\n"}, nil, Warn, "udp-4791", []string{"rdma_rxe", "rdma link delete"}},
-		{"a device of the kernel", files{"sys/class/infiniband/rxe0/parent": "eth0\n", "sys/class/infiniband/rxe0/ports/1/state": "4: ACTIVE\n"}, onKernel, OK, "device", []string{"RDMA device rxe0/10.0.0.1", "rdma_rxe"}},
-		{"a device of the kernel that is down", files{"sys/class/infiniband/rxe0/parent": "eth0\n", "sys/class/infiniband/rxe0/ports/1/state": "1: DOWN\n"}, onKernel, Warn, "device", []string{"is DOWN"}},
-		{"a device that the kernel has no more", nil, onKernel, Fail, "device", []string{"rxe0 no more", "rstorectl device list"}},
+		{
+			"jumbo",
+			files{"sys/class/net/eth0/mtu": "9000"},
+			func(d *daemon) { d.devices[0].InterfaceMTU, d.devices[0].PathMTU = 9000, 4096 }, OK, "device",
+			[]string{"path MTU up to 4096"},
+		},
+		{
+			"changed MTU",
+			files{"sys/class/net/eth0/mtu": "9000"},
+			nil, Warn, "device",
+			[]string{"is 9000 now and was 1500", "restart rstored"},
+		},
+		{
+			"an address that is gone", nil, func(d *daemon) { d.devices[0].Address = "10.0.0.2" }, Fail, "device",
+			[]string{"no interface has the address"},
+		},
+		{
+			"rxe",
+			files{
+				"proc/net/udp": udpOfAll, "sys/class/infiniband/rxe0/parent": "eth0\n",
+				"sys/class/infiniband/rxe0/ports/1/state": "4: ACTIVE\n",
+			},
+			nil, Warn, "udp-4791",
+			[]string{"rdma_rxe", "rdma link delete"},
+		},
+		{
+			"a device of the kernel",
+			files{
+				"sys/class/infiniband/rxe0/parent":        "eth0\n",
+				"sys/class/infiniband/rxe0/ports/1/state": "4: ACTIVE\n",
+			},
+			onKernel, OK, "device",
+			[]string{"RDMA device rxe0/10.0.0.1", "rdma_rxe"},
+		},
+		{
+			"a device of the kernel that is down",
+			files{"sys/class/infiniband/rxe0/parent": "eth0\n", "sys/class/infiniband/rxe0/ports/1/state": "1: DOWN\n"},
+			onKernel, Warn, "device",
+			[]string{"is DOWN"},
+		},
+		{
+			"a device that the kernel has no more", nil, onKernel, Fail, "device",
+			[]string{"rxe0 no more", "rstorectl device list"},
+		},
 		{"a port that waits for its device", nil, func(d *daemon) {
-			d.ports[0].Addresses, d.ports[0].Waiting, d.ports[0].Error = nil, []string{"10.0.0.1:20049"}, "10.0.0.1:20049 waits for its RDMA device"
+			d.ports[0].Addresses, d.ports[0].Waiting, d.ports[0].Error = nil, []string{"10.0.0.1:20049"},
+				"10.0.0.1:20049 waits for its RDMA device"
 		}, Fail, "port", []string{"waits for its RDMA device", "rstorectl device list"}},
-		{"rxe that we use", files{"proc/net/udp": udpOfAll, "sys/class/infiniband/rxe0/parent": "eth0\n", "sys/class/infiniband/rxe0/ports/1/state": "4: ACTIVE\n"}, onKernel, OK, "udp-4791", []string{"whose devices rstored uses"}},
+		{
+			"rxe that we use",
+			files{
+				"proc/net/udp": udpOfAll, "sys/class/infiniband/rxe0/parent": "eth0\n",
+				"sys/class/infiniband/rxe0/ports/1/state": "4: ACTIVE\n",
+			},
+			onKernel, OK, "udp-4791",
+			[]string{"whose devices rstored uses"},
+		},
 		{
 			"another rstored",
 			files{"proc/net/udp": udpOfAll, "proc/6/comm": "rstored\n", "proc/6/fd/3": "->socket:[4712]"},
@@ -196,37 +268,104 @@ func TestServer(t *testing.T) {
 		{"an unseen process", files{"proc/net/udp": udpOfAll}, nil, Warn, "udp-4791", []string{"cannot be seen", "ss -ulpn"}},
 		{"unprivileged", files{"proc/42/fd/7": "->socket:[1]"}, nil, OK, "udp-4791", []string{"10.0.0.1 is rstored's"}},
 		{"nobody", files{"proc/net/udp": udpHead}, nil, OK, "udp-4791", []string{"is free"}},
-		{"small buffer", nil, func(d *daemon) { d.stats.Devices["10.0.0.1"]["Link.RcvBufBytes"] = 425984 }, Warn, "receive-buffer", []string{"got 425984", "sysctl -w net.core.rmem_max=67108864"}},
-		{"too big", nil, func(d *daemon) { d.stats.Devices["10.0.0.1"]["Link.TxTooBig"] = 3 }, Warn, "counters", []string{"3 packets were larger", "same MTU"}},
-		{"NAT", nil, func(d *daemon) { d.stats.Devices["10.0.0.1"]["ICRCErrors"] = 9 }, Warn, "counters", []string{"9 packets came with a wrong checksum", "NAT"}},
+		{
+			"small buffer", nil, func(d *daemon) { d.stats.Devices["10.0.0.1"]["Link.RcvBufBytes"] = 425984 }, Warn,
+			"receive-buffer",
+			[]string{"got 425984", "sysctl -w net.core.rmem_max=67108864"},
+		},
+		{
+			"too big", nil, func(d *daemon) { d.stats.Devices["10.0.0.1"]["Link.TxTooBig"] = 3 }, Warn, "counters",
+			[]string{"3 packets were larger", "same MTU"},
+		},
+		{
+			"NAT", nil, func(d *daemon) { d.stats.Devices["10.0.0.1"]["ICRCErrors"] = 9 }, Warn, "counters",
+			[]string{"9 packets came with a wrong checksum", "NAT"},
+		},
 		{"no export", nil, func(d *daemon) { d.exports = nil }, Fail, "export", []string{"rstorectl export add"}},
-		{"a bad export", nil, func(d *daemon) { d.exports[0].Error = "too bad" }, Fail, "export", []string{"too bad", "rstorectl reload"}},
-		{"a lost directory", nil, func(d *daemon) { d.exports[0].Path = "/srv/gone" }, Fail, "export", []string{"does not exist", "rstorectl export remove /data"}},
+		{
+			"a bad export", nil, func(d *daemon) { d.exports[0].Error = "too bad" }, Fail, "export",
+			[]string{"too bad", "rstorectl reload"},
+		},
+		{
+			"a lost directory", nil, func(d *daemon) { d.exports[0].Path = "/srv/gone" }, Fail, "export",
+			[]string{"does not exist", "rstorectl export remove /data"},
+		},
 		{"a file", nil, func(d *daemon) { d.exports[0].Path = "/srv/data/x" }, Fail, "export", []string{"no directory"}},
-		{"no clients", nil, func(d *daemon) { d.exports[0].Clients = nil }, OK, "export", []string{"this host alone", "rstorectl export set /data --client"}},
-		{"everybody writes", nil, func(d *daemon) { d.exports[0].Clients = []config.Client{{CIDR: "*"}} }, Warn, "export", []string{"may write here", "rstorectl export set /data --client"}},
+		{
+			"no clients", nil, func(d *daemon) { d.exports[0].Clients = nil }, OK, "export",
+			[]string{"this host alone", "rstorectl export set /data --client"},
+		},
+		{
+			"everybody writes", nil, func(d *daemon) { d.exports[0].Clients = []config.Client{{CIDR: "*"}} }, Warn, "export",
+			[]string{"may write here", "rstorectl export set /data --client"},
+		},
 		{"everybody's root", nil, func(d *daemon) {
-			d.exports[0].Clients = []config.Client{{CIDR: "0.0.0.0/1", ReadOnly: true, Squash: config.NoRootSquash}, {CIDR: "128.0.0.0/1", ReadOnly: true, Squash: config.NoRootSquash}}
+			d.exports[0].Clients = []config.Client{
+				{CIDR: "0.0.0.0/1", ReadOnly: true, Squash: config.NoRootSquash},
+				{CIDR: "128.0.0.0/1", ReadOnly: true, Squash: config.NoRootSquash},
+			}
 		}, Warn, "export", []string{"no_root_squash", "rstorectl export set /data --client"}},
-		{"nftables", files{"proc/modules": "nf_tables 1 0 - Live 0x0\n"}, nil, Warn, "firewall", []string{"not read here", "nft list ruleset"}},
-		{"both providers", nil, func(d *daemon) { d.providers = []control.Provider{{Name: "soft"}, {Name: "verbs"}} }, OK, "provider", []string{"devices of the kernel (verbs) and in software"}},
-		{"one provider", nil, func(d *daemon) { d.providers = []control.Provider{{Name: "soft"}} }, OK, "provider", []string{"in software alone"}},
-		{"a device that is not used", files{"sys/class/infiniband/mlx5_0/node_type": "1: CA"}, func(d *daemon) { d.providers = []control.Provider{{Name: "soft"}} }, OK, "provider", []string{"rstored-rdma, to use mlx5_0"}},
+		{
+			"nftables",
+			files{"proc/modules": "nf_tables 1 0 - Live 0x0\n"},
+			nil, Warn, "firewall",
+			[]string{"not read here", "nft list ruleset"},
+		},
+		{
+			"both providers", nil, func(d *daemon) { d.providers = []control.Provider{{Name: "soft"}, {Name: "verbs"}} }, OK,
+			"provider",
+			[]string{"devices of the kernel (verbs) and in software"},
+		},
+		{
+			"one provider", nil, func(d *daemon) { d.providers = []control.Provider{{Name: "soft"}} }, OK, "provider",
+			[]string{"in software alone"},
+		},
+		{
+			"a device that is not used",
+			files{"sys/class/infiniband/mlx5_0/node_type": "1: CA"},
+			func(d *daemon) { d.providers = []control.Provider{{Name: "soft"}} }, OK, "provider",
+			[]string{"rstored-rdma, to use mlx5_0"},
+		},
 		{"no libraries", nil, func(d *daemon) {
 			d.providers = []control.Provider{{Name: "soft"}, {Name: "verbs", Error: "libibverbs.so.1: cannot open"}}
 		}, Warn, "provider", []string{"libibverbs.so.1: cannot open", "libibverbs1 librdmacm1"}},
 		{"a failure", nil, func(d *daemon) {
-			d.dead = []control.PostMortem{{Time: time.Now(), Count: 3, Peer: "10.0.0.9:1", Local: "10.0.0.1:20049", Outcome: "refused", Reason: "no", Hint: "do this"}}
+			d.dead = []control.PostMortem{{
+				Time: time.Now(), Count: 3, Peer: "10.0.0.9:1", Local: "10.0.0.1:20049",
+				Outcome: "refused", Reason: "no", Hint: "do this",
+			}}
 		}, Warn, "post-mortem", []string{"10.0.0.9:1 on 10.0.0.1:20049: refused: no, 3 times", "-> do this"}},
-		{"state of version 4", nil, func(d *daemon) { d.stats.NFS4Memory = control.NFS4Memory{Bytes: 90, Limit: 100} }, Warn, "nfs4-memory", []string{"90 of 100 bytes", "nfs4_memory"}},
-		{"no UUID", nil, func(d *daemon) { d.exports[0].Identity = control.IdentityDevice }, Warn, "export-identity", []string{"/data", "no UUID", "fsid="}},
-		{"a copy", nil, func(d *daemon) { d.exports[0].Identity = control.IdentityState }, OK, "export-identity", []string{"state directory", "fsid="}},
-		{"no drift", nil, func(d *daemon) { d.drift.Against = []string{"the configuration (/x)"} }, OK, "config-drift", []string{"what runs is what the configuration (/x) says"}},
+		{
+			"state of version 4", nil, func(d *daemon) { d.stats.NFS4Memory = control.NFS4Memory{Bytes: 90, Limit: 100} }, Warn,
+			"nfs4-memory",
+			[]string{"90 of 100 bytes", "nfs4_memory"},
+		},
+		{
+			"no UUID", nil, func(d *daemon) { d.exports[0].Identity = control.IdentityDevice }, Warn, "export-identity",
+			[]string{"/data", "no UUID", "fsid="},
+		},
+		{
+			"a copy", nil, func(d *daemon) { d.exports[0].Identity = control.IdentityState }, OK, "export-identity",
+			[]string{"state directory", "fsid="},
+		},
+		{
+			"no drift", nil, func(d *daemon) { d.drift.Against = []string{"the configuration (/x)"} }, OK, "config-drift",
+			[]string{"what runs is what the configuration (/x) says"},
+		},
 		{"drift", nil, func(d *daemon) {
 			d.drift = control.Drift{Against: []string{"the applied file 3"}, Changes: make([]control.Change, 2)}
-		}, Warn, "config-drift", []string{"2 exports and ports that run differ from the applied file 3", "'rstorectl drift'"}},
-		{"a bad configuration", nil, func(d *daemon) { d.drift.Problems = []string{"line 7"} }, Warn, "config-drift", []string{"line 7", "a restart fails"}},
-		{"an old failure", nil, func(d *daemon) { d.dead = []control.PostMortem{{Time: time.Now().Add(-2 * recent)}} }, OK, "post-mortem", nil},
+		}, Warn, "config-drift", []string{
+			"2 exports and ports that run differ from the applied file 3",
+			"'rstorectl drift'",
+		}},
+		{
+			"a bad configuration", nil, func(d *daemon) { d.drift.Problems = []string{"line 7"} }, Warn, "config-drift",
+			[]string{"line 7", "a restart fails"},
+		},
+		{
+			"an old failure", nil, func(d *daemon) { d.dead = []control.PostMortem{{Time: time.Now().Add(-2 * recent)}} }, OK,
+			"post-mortem", nil,
+		},
 		{"many failures", nil, func(d *daemon) {
 			for range recentMax + 2 {
 				d.dead = append(d.dead, control.PostMortem{Time: time.Now()})
@@ -285,11 +424,26 @@ func TestLocal(t *testing.T) {
 		check  string
 		parts  []string
 	}{
-		{"no modules", nil, nil, Warn, "module", []string{"neither loaded nor found", "nfs nfsv3 rpcrdma ib_core rdma_cm", "modules-extra"}},
+		{
+			"no modules", nil, nil, Warn, "module",
+			[]string{"neither loaded nor found", "nfs nfsv3 rpcrdma ib_core rdma_cm", "modules-extra"},
+		},
 		{"loaded", rxe, nil, OK, "module", []string{"loaded: rpcrdma"}},
 		{"in sysfs", files{"sys/module/rdma_cm/refcnt": "1"}, nil, OK, "module", []string{"loaded: rdma_cm"}},
-		{"built in", files{lib + "modules.builtin": "kernel/fs/nfs/nfs.ko\nkernel/drivers/infiniband/core/ib_core.ko\n"}, nil, OK, "module", []string{"loaded: nfs ib_core"}},
-		{"to be loaded", files{lib + "modules.dep": "kernel/net/sunrpc/xprtrdma/rpcrdma.ko.zst: kernel/x.ko\n"}, nil, Warn, "module", []string{"modprobe -a rpcrdma"}},
+		{
+			"built in",
+			files{lib + "modules.builtin": "kernel/fs/nfs/nfs.ko\nkernel/drivers/infiniband/core/ib_core.ko\n"},
+			nil,
+			OK, "module",
+			[]string{"loaded: nfs ib_core"},
+		},
+		{
+			"to be loaded",
+			files{lib + "modules.dep": "kernel/net/sunrpc/xprtrdma/rpcrdma.ko.zst: kernel/x.ko\n"},
+			nil, Warn,
+			"module",
+			[]string{"modprobe -a rpcrdma"},
+		},
 		{"link", rxe, nil, OK, "rdma-link", []string{"rxe0/1 on eth0 (rdma_rxe) is active"}},
 		{"hardware", files{
 			"sys/class/infiniband/mlx5_0/ports/1/state":             "4: ACTIVE\n",
@@ -305,7 +459,12 @@ func TestLocal(t *testing.T) {
 			"sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0": "eth1\n",
 		}, nil, Warn, "rdma-link", []string{"no RDMA link of the kernel is on eth0"}},
 		{"MTU", nil, nil, OK, "mtu", []string{"1500", "path MTU 1024"}},
-		{"MTU of the path", files{"sys/class/net/eth0/mtu": "9000"}, nil, Warn, "mtu", []string{"9000", "carries 1500", "ip link set dev eth0 mtu 1500"}},
+		{
+			"MTU of the path",
+			files{"sys/class/net/eth0/mtu": "9000"},
+			nil, Warn, "mtu",
+			[]string{"9000", "carries 1500", "ip link set dev eth0 mtu 1500"},
+		},
 		{"tiny MTU", files{"sys/class/net/eth0/mtu": "300"}, nil, Fail, "mtu", []string{"too small"}},
 		{"route", nil, nil, OK, "route", []string{"10.0.0.1 is reached from 10.0.0.9, interface eth0"}},
 		{"no route", nil, func(h *Host) {
@@ -317,7 +476,13 @@ func TestLocal(t *testing.T) {
 			h.Route = func(netip.Addr) (netip.Addr, int, error) { return netip.Addr{}, 0, nil }
 		}, OK, "route", []string{"an address of this host"}},
 		{"port free", nil, nil, OK, "udp-4791", []string{"is free"}},
-		{"port taken by rxe", files{"proc/net/udp": udpOfAll, "proc/modules": "rdma_rxe 1 0 - Live 0x0\n"}, nil, Warn, "udp-4791", []string{"rdma_rxe"}},
+		{
+			"port taken by rxe",
+			files{"proc/net/udp": udpOfAll, "proc/modules": "rdma_rxe 1 0 - Live 0x0\n"},
+			nil, Warn,
+			"udp-4791",
+			[]string{"rdma_rxe"},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := host(t, tc.files)
@@ -358,7 +523,8 @@ func TestPathMTU(t *testing.T) {
 	}
 }
 
-// TestComparePathMTU: a server that accepts a smaller path MTU only is told of, as the kernel's client cannot mount it.
+// TestComparePathMTU: a server that accepts a smaller path MTU only is told of, as the kernel's
+// client cannot mount it.
 func TestComparePathMTU(t *testing.T) {
 	at := netip.MustParseAddrPort("10.0.0.1:20049")
 	for _, c := range []struct {
@@ -368,7 +534,8 @@ func TestComparePathMTU(t *testing.T) {
 	}{{"10.0.0.9", 4096, false}, {"10.0.0.9", 1024, true}, {"127.0.0.9", 1024, false}} {
 		var r Report
 		r.comparePathMTU(c.got, 4096, netip.MustParseAddr(c.local), at)
-		if warns := len(r) == 1 && r[0].Level == Warn && strings.Contains(r[0].Do, "mtu 4192"); warns != c.warns || !warns && len(r) > 0 {
+		if warns := len(r) == 1 && r[0].Level == Warn && strings.Contains(r[0].Do, "mtu 4192"); warns != c.warns ||
+			!warns && len(r) > 0 {
 			t.Errorf("%+v: %+v", c, r)
 		}
 	}

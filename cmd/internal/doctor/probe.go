@@ -175,8 +175,9 @@ func smallerMTUHint(own rdma.MTU) string {
 		int(own)+headers)
 }
 
-// comparePathMTU warns when the path MTU of a connection is smaller than that of our interface. A device in user space
-// repeats its request with a smaller path MTU when the server refuses the first. The kernel's client gives up.
+// comparePathMTU warns when the path MTU of a connection is smaller than that of our interface. A
+// device in user space repeats its request with a smaller path MTU when the server refuses the
+// first. The kernel's client gives up.
 func (r *Report) comparePathMTU(got, own rdma.MTU, local netip.Addr, at netip.AddrPort) {
 	if got < own && !local.IsLoopback() {
 		r.add(Warn, "path-mtu", smallerMTUHint(own),

@@ -14,7 +14,10 @@ import (
 func TestTLS(t *testing.T) {
 	now := time.Now()
 	day := 24 * time.Hour
-	good := control.TLS{Certificate: "/c", Key: "/k", ClientCA: "/a", Names: []string{"server"}, NotBefore: now.Add(-day), NotAfter: now.Add(100 * day)}
+	good := control.TLS{
+		Certificate: "/c", Key: "/k", ClientCA: "/a", Names: []string{"server"}, NotBefore: now.Add(-day),
+		NotAfter: now.Add(100 * day),
+	}
 	with := func(f func(*control.TLS)) *control.TLS {
 		c := good
 		f(&c)
@@ -40,7 +43,10 @@ func TestTLS(t *testing.T) {
 		{"nameless", with(func(c *control.TLS) { c.Names = nil }), nil, Fail, "no name"},
 		{"old authorities", with(func(c *control.TLS) { c.ClientCANotAfter = &soon }), nil, Warn, "authorities of clients"},
 		{"wanted and not there", nil, export("tls", "mtls"), Fail, "/e wants xprtsec=tls:mtls of *, but TLS is not offered"},
-		{"wanted of nobody", with(func(c *control.TLS) { c.ClientCA = "" }), export("mtls"), Fail, "no certificate of a client is verified"},
+		{
+			"wanted of nobody", with(func(c *control.TLS) { c.ClientCA = "" }), export("mtls"), Fail,
+			"no certificate of a client is verified",
+		},
 	} {
 		var r Report
 		r.tls(c.tls, now)
@@ -51,7 +57,8 @@ func TestTLS(t *testing.T) {
 			}
 			continue
 		}
-		found := slices.ContainsFunc(r, func(f Finding) bool { return f.Level == c.level && strings.Contains(f.What, c.want) })
+		found := slices.ContainsFunc(r,
+			func(f Finding) bool { return f.Level == c.level && strings.Contains(f.What, c.want) })
 		if !found || r.Failed() != (c.level == Fail) {
 			t.Errorf("%s: %+v", c.about, r)
 		}

@@ -97,9 +97,9 @@ func (s *Set) restore(pseudo string, fs blockstore.FS) error {
 	return nil
 }
 
-// Restored returns why this process must not take over: an export that the old process serves cannot
-// be served here, and clients would lose what they have open in it. An export that is not desired any
-// more is no reason.
+// Restored returns why this process must not take over: an export that the old process serves
+// cannot be served here, and clients would lose what they have open in it. An export that is not
+// desired any more is no reason.
 func (s *Set) Restored() error {
 	if s.lost != nil {
 		return s.lost

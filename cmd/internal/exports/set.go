@@ -91,7 +91,8 @@ func (s *Set) Find(name string) (*Export, error) {
 	return nil, fmt.Errorf("export %q: %w", name, control.ErrNotFound)
 }
 
-// Same returns the export whose store can serve another one, or nil. A change to it keeps its store open.
+// Same returns the export whose store can serve another one, or nil. A change to it keeps its store
+// open.
 func (s *Set) Same(e *config.Export) *Export {
 	i := slices.IndexFunc(s.All(), func(o *Export) bool { return o.store != nil && SameStore(&o.Export.Export, e) })
 	if i < 0 {

@@ -67,23 +67,26 @@ func TestParse(t *testing.T) {
 		"octal":           {in: `/a\040b\011c *` + "\n", want: "1 /a b\tc *()\n"},
 		"no octal":        {in: `/a\08b\9 *` + "\n", want: `1 /a\08b\9 *()` + "\n"},
 		"quotes":          {in: `"/a b" h(rw)` + "\n" + `/c" d"e h`, want: "1 /a b h(rw)\n2 /c de h()\n"},
-		"defaults":        {in: "/a -ro,async h1 h2(rw) -sync h3\n", want: "1 /a h1(ro,async) h2(ro,async,rw) h3(ro,async,sync)\n"},
-		"no newline":      {in: "/a h", want: "1 /a h()\n"},
-		"empty options":   {in: "/a h() *(,ro,)", want: "1 /a h() *(ro)\n"},
-		"blank before":    {in: "/a h (rw)\n", want: "1 /a h() *(rw)\n", warn: "f:1: (rw) is a client of its own"},
-		"no client":       {in: "/x *\n/a\n", want: "1 /x *()\n2 /a *()\n", warn: "f:2: no client"},
-		"only defaults":   {in: "/a -rw\n", want: "1 /a *(rw)\n", warn: "f:1: no client"},
-		"relative":        {in: "/a *\nb *\n", fail: "f:2: path"},
-		"no end":          {in: "\n/a h(rw\n", fail: "f:2: "},
-		"blank inside":    {in: "/a h(rw, sync)\n", fail: "brackets do not match"},
-		"two brackets":    {in: "/a h(rw)(ro)\n", fail: "brackets"},
-		"closing first":   {in: "/a h)(rw)\n", fail: "brackets"},
-		"empty word":      {in: "/a \"\"\n", fail: "an empty word"},
-		"closing":         {in: "/a \\\nhrw)\n", fail: "f:2: "},
-		"open quote":      {in: "/a *\n\"/b *\n", fail: "f:2: a quotation mark"},
-		"NUL":             {in: "/a\x00 *\n", fail: "NUL"},
-		"octal NUL":       {in: `/a\000 *`, fail: "NUL"},
-		"long":            {in: "/" + strings.Repeat("a", tokenMax+1) + " *", fail: "a word of more"},
+		"defaults": {
+			in:   "/a -ro,async h1 h2(rw) -sync h3\n",
+			want: "1 /a h1(ro,async) h2(ro,async,rw) h3(ro,async,sync)\n",
+		},
+		"no newline":    {in: "/a h", want: "1 /a h()\n"},
+		"empty options": {in: "/a h() *(,ro,)", want: "1 /a h() *(ro)\n"},
+		"blank before":  {in: "/a h (rw)\n", want: "1 /a h() *(rw)\n", warn: "f:1: (rw) is a client of its own"},
+		"no client":     {in: "/x *\n/a\n", want: "1 /x *()\n2 /a *()\n", warn: "f:2: no client"},
+		"only defaults": {in: "/a -rw\n", want: "1 /a *(rw)\n", warn: "f:1: no client"},
+		"relative":      {in: "/a *\nb *\n", fail: "f:2: path"},
+		"no end":        {in: "\n/a h(rw\n", fail: "f:2: "},
+		"blank inside":  {in: "/a h(rw, sync)\n", fail: "brackets do not match"},
+		"two brackets":  {in: "/a h(rw)(ro)\n", fail: "brackets"},
+		"closing first": {in: "/a h)(rw)\n", fail: "brackets"},
+		"empty word":    {in: "/a \"\"\n", fail: "an empty word"},
+		"closing":       {in: "/a \\\nhrw)\n", fail: "f:2: "},
+		"open quote":    {in: "/a *\n\"/b *\n", fail: "f:2: a quotation mark"},
+		"NUL":           {in: "/a\x00 *\n", fail: "NUL"},
+		"octal NUL":     {in: `/a\000 *`, fail: "NUL"},
+		"long":          {in: "/" + strings.Repeat("a", tokenMax+1) + " *", fail: "a word of more"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got Table
@@ -269,7 +272,8 @@ func FuzzParse(f *testing.F) {
 		}
 		last := 0
 		for _, en := range got.Entries {
-			if !strings.HasPrefix(en.Path, "/") || strings.ContainsRune(en.Path, 0) || len(en.Clients) == 0 || en.Line < last || en.Line > lines {
+			if !strings.HasPrefix(en.Path, "/") || strings.ContainsRune(en.Path, 0) || len(en.Clients) == 0 || en.Line < last ||
+				en.Line > lines {
 				t.Fatalf("entry %+v after line %d", en, last)
 			}
 			last = en.Line

@@ -162,7 +162,8 @@ func (r *run) each(args []string, do func(client.URL) error) error {
 	return nil
 }
 
-// nodeCommand makes a command that runs do for the object of each URL, and print at the end. print may be nil.
+// nodeCommand makes a command that runs do for the object of each URL, and print at the end. print
+// may be nil.
 func (t *tool) nodeCommand(
 	use, short string, follow bool, do func(*run, client.URL, *client.Client, *client.Node) error, print func() error,
 ) *cobra.Command {

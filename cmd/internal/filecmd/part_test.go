@@ -50,7 +50,9 @@ func (b *brokenFS) fails(off uint64, n int) bool {
 }
 
 // ReadAt implements blockstore.FS.
-func (b *brokenFS) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool, error) {
+func (b *brokenFS) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool,
+	error,
+) {
 	if b.fails(off, len(p)) {
 		return 0, false, blockstore.ErrIO
 	}
@@ -59,7 +61,9 @@ func (b *brokenFS) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off
 }
 
 // WriteAt implements blockstore.FS.
-func (b *brokenFS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
+func (b *brokenFS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64,
+	how blockstore.Stability,
+) (int, blockstore.Stability, blockstore.Wcc, error) {
 	if b.fails(off, len(p)) {
 		return 0, 0, blockstore.Wcc{}, blockstore.ErrIO
 	}
@@ -82,7 +86,10 @@ func newRig(t *testing.T) *rig {
 	if err := table.Add(&nfs.Export{ID: 1, Pseudo: "/data", FS: r.store}); err != nil {
 		t.Fatal(err)
 	}
-	srv := rpc.NewServer(rpc.ServerConfig{Programs: nfs3.Programs(nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("secret"))})})
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: nfs3.Programs(nfs.Config{
+		Exports: table,
+		Codec:   nfs.NewCodec([]byte("secret")),
+	})})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -199,8 +206,9 @@ func (r *rig) list() (all []string) {
 
 const copied = 4<<20 + 77
 
-// TestOldTargetStays: a copy that fails, or is interrupted, leaves the target of before as it was, and nothing else.
-// One that succeeds replaces it, with the mode of the source, without set-ID bits.
+// TestOldTargetStays: a copy that fails, or is interrupted, leaves the target of before as it was,
+// and nothing else. One that succeeds replaces it, with the mode of the source, without set-ID
+// bits.
 func TestOldTargetStays(t *testing.T) {
 	for _, interrupt := range []bool{false, true} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -252,8 +260,8 @@ func TestOldTargetStays(t *testing.T) {
 	}
 }
 
-// TestTargetIsReplaced: a target is a new file. A symbolic link in its place is not followed, and another name of the
-// old target keeps the old data. A directory is not replaced.
+// TestTargetIsReplaced: a target is a new file. A symbolic link in its place is not followed, and
+// another name of the old target keeps the old data. A directory is not replaced.
 func TestTargetIsReplaced(t *testing.T) {
 	r := newRig(t)
 	src := r.write("src", []byte("new"), 0o644)
@@ -262,7 +270,8 @@ func TestTargetIsReplaced(t *testing.T) {
 	}
 	pointed, hard := r.write("pointed", []byte("old"), 0o644), r.write("hard", []byte("old"), 0o644)
 	link, name := filepath.Join(r.dir, "link"), filepath.Join(r.dir, "name")
-	if err := errors.Join(os.Symlink("pointed", link), os.Link(hard, name), os.Mkdir(filepath.Join(r.dir, "directory"), 0o755)); err != nil {
+	if err := errors.Join(os.Symlink("pointed", link), os.Link(hard, name),
+		os.Mkdir(filepath.Join(r.dir, "directory"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	for _, to := range []string{link, name} {
@@ -289,8 +298,8 @@ func TestTargetIsReplaced(t *testing.T) {
 	}
 }
 
-// TestResume: with --resume a copy goes on where one before has failed, both ways, and does not read again what is
-// there.
+// TestResume: with --resume a copy goes on where one before has failed, both ways, and does not
+// read again what is there.
 func TestResume(t *testing.T) {
 	const chunk = 1 << 20
 	r := newRig(t)
@@ -338,8 +347,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestPartsOfOthers: --resume goes on with no file that somebody else may have put there, or may have written to, nor
-// with a part of what the source was before.
+// TestPartsOfOthers: --resume goes on with no file that somebody else may have put there, or may
+// have written to, nor with a part of what the source was before.
 func TestPartsOfOthers(t *testing.T) {
 	const chunk = 1 << 20
 	data := random(copied, 3)
@@ -364,7 +373,11 @@ func TestPartsOfOthers(t *testing.T) {
 		{"another owner", func(_ *rig, part string) error {
 			return errors.Join(os.WriteFile(part, make([]byte, 2<<20), 0o600), os.Chown(part, 12345, 12345))
 		}, false},
-		{"longer than the source", func(_ *rig, part string) error { return os.WriteFile(part, make([]byte, copied+1), 0o600) }, false},
+		{"longer than the source", func(_ *rig,
+			part string,
+		) error {
+			return os.WriteFile(part, make([]byte, copied+1), 0o600)
+		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
@@ -403,7 +416,8 @@ func TestPartsOfOthers(t *testing.T) {
 	}
 }
 
-// TestSourceChanges: a copy that could be resumed is not finished when its source has changed meanwhile.
+// TestSourceChanges: a copy that could be resumed is not finished when its source has changed
+// meanwhile.
 func TestSourceChanges(t *testing.T) {
 	r := newRig(t)
 	src := r.write("src", random(copied, 4), 0o644)
@@ -485,13 +499,14 @@ func (u *unsynced) syncDir(o *object) error {
 	return nil
 }
 
-// TestNamesAreDurable: when a copy is done, every directory that it gave a name in was synced after that. A sync that
-// fails is a copy that fails.
+// TestNamesAreDurable: when a copy is done, every directory that it gave a name in was synced after
+// that. A sync that fails is a copy that fails.
 func TestNamesAreDurable(t *testing.T) {
 	r := newRig(t)
 	tree := filepath.Join(r.dir, "tree")
 	// The files are empty, as data is copied from or to a server only.
-	if err := errors.Join(os.MkdirAll(filepath.Join(tree, "in", "ner"), 0o755), os.Mkdir(filepath.Join(tree, "closed"), 0o755),
+	if err := errors.Join(os.MkdirAll(filepath.Join(tree, "in", "ner"), 0o755),
+		os.Mkdir(filepath.Join(tree, "closed"), 0o755),
 		os.WriteFile(filepath.Join(tree, "a"), nil, 0o644), os.Link(filepath.Join(tree, "a"), filepath.Join(tree, "in", "b")),
 		os.Symlink("a", filepath.Join(tree, "in", "c")), os.WriteFile(filepath.Join(tree, "closed", "d"), nil, 0o644),
 		os.Chmod(filepath.Join(tree, "closed"), 0)); err != nil {
@@ -527,8 +542,8 @@ func TestNamesAreDurable(t *testing.T) {
 	}
 }
 
-// TestOldPartsExpire: a copy that can be resumed removes what earlier ones have left of what its source is no more,
-// when that is a day old, and nothing else.
+// TestOldPartsExpire: a copy that can be resumed removes what earlier ones have left of what its
+// source is no more, when that is a day old, and nothing else.
 func TestOldPartsExpire(t *testing.T) {
 	r := newRig(t)
 	if err := r.copy(t.Context(), copyFlags{}, 1<<20, r.write("src", random(copied, 6), 0o644), r.url+"/src"); err != nil {
@@ -579,23 +594,30 @@ func TestPartName(t *testing.T) {
 func TestLinksAndFifos(t *testing.T) {
 	r := newRig(t)
 	tree := filepath.Join(r.dir, "tree")
-	if err := errors.Join(os.Mkdir(tree, 0o755), os.WriteFile(filepath.Join(tree, "a"), []byte("x"), 0o644), os.Link(filepath.Join(tree, "a"), filepath.Join(tree, "b")),
-		os.Symlink("a", filepath.Join(tree, "c")), unix.Mkfifo(filepath.Join(tree, "d"), 0o640), os.Chmod(filepath.Join(tree, "d"), 0o640)); err != nil {
+	if err := errors.Join(os.Mkdir(tree, 0o755), os.WriteFile(filepath.Join(tree, "a"), []byte("x"), 0o644),
+		os.Link(filepath.Join(tree, "a"), filepath.Join(tree, "b")),
+		os.Symlink("a", filepath.Join(tree, "c")), unix.Mkfifo(filepath.Join(tree, "d"), 0o640),
+		os.Chmod(filepath.Join(tree, "d"), 0o640)); err != nil {
 		t.Fatal(err)
 	}
 	root := &cobra.Command{Use: "rstorectl"}
 	g := &cli.Globals{Out: io.Discard, Err: &r.said, Quiet: true}
 	root.AddCommand(Commands(g)...)
 	for range 2 {
-		for _, args := range [][]string{{"put", "-r", tree, r.url}, {"get", "-r", r.url + "/tree", filepath.Join(r.dir, "back")}} {
+		for _, args := range [][]string{
+			{"put", "-r", tree, r.url},
+			{"get", "-r", r.url + "/tree", filepath.Join(r.dir, "back")},
+		} {
 			root.SetArgs(append(args, "--nfs-version", "3"))
 			if err := root.ExecuteContext(t.Context()); err != nil {
 				t.Fatal(err, r.said.String())
 			}
 		}
 		// The second time there are others in their places, or the same.
-		if err := errors.Join(os.RemoveAll(filepath.Join(r.dir, "back")), os.MkdirAll(filepath.Join(r.dir, "back", "tree"), 0o755),
-			os.Symlink("/nowhere", filepath.Join(r.dir, "back", "tree", "d")), unix.Mkfifo(filepath.Join(r.dir, "back", "tree", "c"), 0o600)); err != nil {
+		if err := errors.Join(os.RemoveAll(filepath.Join(r.dir, "back")),
+			os.MkdirAll(filepath.Join(r.dir, "back", "tree"), 0o755),
+			os.Symlink("/nowhere", filepath.Join(r.dir, "back", "tree", "d")),
+			unix.Mkfifo(filepath.Join(r.dir, "back", "tree", "c"), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -104,7 +104,8 @@ func (s *remote) attr(ctx context.Context, o *object) (nfs3.Attr, error) {
 // sync has nothing to do: Upload and Copy make stable what they write.
 func (*remote) sync(*object) error { return nil }
 
-// syncDir has nothing to do either: a server has each change of a directory on disk before it answers.
+// syncDir has nothing to do either: a server has each change of a directory on disk before it
+// answers.
 func (*remote) syncDir(*object) error { return nil }
 
 func (*remote) close(*object) error { return nil }

@@ -58,7 +58,8 @@ var ErrFormat = errors.New("handover: not the form of a part")
 // header is the frame of p up to its files, which come next.
 func header(p *Part) ([]byte, error) {
 	if len(p.Name) > NameMax || len(p.Data) > DataMax || len(p.Files) > FilesMax || p.Version < 0 || p.Version > 1<<30 {
-		return nil, fmt.Errorf("handover: part %.*q, version %d, with %d bytes and %d files is beyond the bounds", NameMax, p.Name, p.Version, len(p.Data), len(p.Files))
+		return nil, fmt.Errorf("handover: part %.*q, version %d, with %d bytes and %d files is beyond the bounds", NameMax,
+			p.Name, p.Version, len(p.Data), len(p.Files))
 	}
 	b := make([]byte, headerSize, headerSize+len(p.Name))
 	binary.BigEndian.PutUint32(b, magic)
@@ -211,8 +212,8 @@ func (c *Conn) Send(p *Part) error {
 	return err
 }
 
-// descriptors are the numbers of files. File.Fd would make them block, in the process that sends them
-// as well.
+// descriptors are the numbers of files. File.Fd would make them block, in the process that sends
+// them as well.
 func descriptors(files []*os.File) ([]int, error) {
 	fds := make([]int, len(files))
 	for i, f := range files {

@@ -57,8 +57,10 @@ func TestParts(t *testing.T) {
 		if err != nil {
 			t.Fatalf("part %q: %v", want.Name, err)
 		}
-		if got.Name != want.Name || got.Version != want.Version || !bytes.Equal(got.Data, want.Data) || len(got.Files) != len(want.Files) {
-			t.Fatalf("part %q, version %d, %d bytes, %d files; want %q, %d, %d, %d", got.Name, got.Version, len(got.Data), len(got.Files),
+		if got.Name != want.Name || got.Version != want.Version || !bytes.Equal(got.Data, want.Data) ||
+			len(got.Files) != len(want.Files) {
+			t.Fatalf("part %q, version %d, %d bytes, %d files; want %q, %d, %d, %d", got.Name, got.Version, len(got.Data),
+				len(got.Files),
 				want.Name, want.Version, len(want.Data), len(want.Files))
 		}
 		for i, f := range got.Files {
@@ -108,7 +110,8 @@ func TestEndInPart(t *testing.T) {
 	}
 }
 
-// TestFilesMissing: files that do not come with their byte are an error, and those that came are closed.
+// TestFilesMissing: files that do not come with their byte are an error, and those that came are
+// closed.
 func TestFilesMissing(t *testing.T) {
 	a, b := pair(t)
 	h, err := header(&Part{Name: "files", Files: make([]*os.File, 2)})
@@ -124,7 +127,11 @@ func TestFilesMissing(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for _, p := range []*Part{{Name: "a"}, {Name: "b", Version: 1, Data: []byte("data")}, {Name: "c", Files: make([]*os.File, 70), Data: []byte("x")}} {
+	for _, p := range []*Part{
+		{Name: "a"},
+		{Name: "b", Version: 1, Data: []byte("data")},
+		{Name: "c", Files: make([]*os.File, 70), Data: []byte("x")},
+	} {
 		b, err := header(p)
 		if err != nil {
 			f.Fatal(err)

@@ -56,7 +56,8 @@ func TestDocumentedAnchors(t *testing.T) {
 // wide are pages that a program writes, and the list of changes.
 var wide = []string{"docs/bench", "docs/interop.md", "docs/monitoring.md", "CHANGELOG.md"}
 
-// TestDocumentedWidth: lines of the documentation have at most 120 characters, tables and examples apart.
+// TestDocumentedWidth: lines of the documentation have at most 120 characters, tables and examples
+// apart.
 func TestDocumentedWidth(t *testing.T) {
 	const most = 120
 	eachDoc(t, func(name, text string) {

@@ -9,10 +9,12 @@ import (
 	"testing"
 )
 
-// usesC is the packages outside of the standard library, of a program and what it imports, that have C in them.
+// usesC is the packages outside of the standard library, of a program and what it imports, that
+// have C in them.
 func usesC(t *testing.T, tags string, programs ...string) []string {
 	t.Helper()
-	const has = `{{if not .Standard}}{{if or .CgoFiles .CFiles .CXXFiles .SwigFiles .SysoFiles}}{{.ImportPath}}{{end}}{{end}}`
+	const has = `{{if not .Standard}}{{if or .CgoFiles .CFiles .CXXFiles .SwigFiles ` +
+		`.SysoFiles}}{{.ImportPath}}{{end}}{{end}}`
 	cmd := exec.Command("go", append([]string{"list", "-deps", "-tags", tags, "-f", has}, programs...)...)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GOOS=linux")

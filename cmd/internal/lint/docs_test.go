@@ -19,7 +19,10 @@ import (
 
 func trees() map[string]*cobra.Command {
 	g := &cli.Globals{Out: io.Discard, Err: io.Discard}
-	return map[string]*cobra.Command{"rstorectl": ctl.Root(g), "rstored": daemon.Root(&cli.Globals{Out: io.Discard, Err: io.Discard})}
+	return map[string]*cobra.Command{
+		"rstorectl": ctl.Root(g),
+		"rstored":   daemon.Root(&cli.Globals{Out: io.Discard, Err: io.Discard}),
+	}
 }
 
 // TestDocumentedCommands: every command line that the documentation shows

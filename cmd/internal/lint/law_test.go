@@ -45,8 +45,10 @@ var law = []struct {
 	{dir: "rdma/perf", allow: []string{"rdma"}},
 	{dir: "rdma/link", allow: []string{"rdma", "rdma/wire", "rdma/link"}},
 	{dir: "rdma/link/udp", allow: []string{"rdma", "rdma/wire", "rdma/link"}, unix: true},
-	{dir: "rdma/roce", allow: []string{"rdma", "rdma/wire", "rdma/wq", "rdma/rc", "rdma/ud", "rdma/cm",
-		"rdma/connstate", "rdma/eventloop", "rdma/link/..."}},
+	{dir: "rdma/roce", allow: []string{
+		"rdma", "rdma/wire", "rdma/wq", "rdma/rc", "rdma/ud", "rdma/cm",
+		"rdma/connstate", "rdma/eventloop", "rdma/link/...",
+	}},
 	{dir: "rdma/eventloop", allow: []string{"rdma"}},
 	{dir: "rdma/connstate", allow: []string{"rdma"}},
 	{dir: "rdma/verbs", allow: []string{"rdma", "rdma/connstate", "rdma/eventloop", "rdma/sysfs"}, unix: true},
@@ -64,11 +66,15 @@ var law = []struct {
 	{dir: "nfs/clock", allow: []string{"rpcrdma/rpc"}},                    // the clock of the boot
 	{dir: "nfs/idmap"}, // who knows names is passed in
 	{dir: "nfs/hosts"}, // and who knows hosts
-	{dir: "nfs/nfs4", allow: []string{"nfs", "nfs/acl", "nfs/clock", "nfs/lock", "nfs/state", "rpcrdma/xdr", "rpcrdma/rpc",
-		"blockstore"}},
+	{dir: "nfs/nfs4", allow: []string{
+		"nfs", "nfs/acl", "nfs/clock", "nfs/lock", "nfs/state", "rpcrdma/xdr", "rpcrdma/rpc",
+		"blockstore",
+	}},
 	// puts the client together
-	{dir: "nfs/dial", allow: []string{"nfs/...", "rdma", "rdma/provider", "rdma/roce", "rpcrdma", "rpcrdma/rpc",
-		"rpcrdma/tcp"}},
+	{dir: "nfs/dial", allow: []string{
+		"nfs/...", "rdma", "rdma/provider", "rdma/roce", "rpcrdma", "rpcrdma/rpc",
+		"rpcrdma/tcp",
+	}},
 	// TCP to RDMA
 	{dir: "nfs/bridge", allow: []string{"nfs/...", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp", "rpcrdma/xdr"}},
 	// go-nfs over RDMA
@@ -79,10 +85,14 @@ var law = []struct {
 	{dir: "deploy/csi", allow: []string{"deploy/csi/...", "nfs", "nfs/client", "nfs/dial", "blockstore"}, unix: true},
 	{dir: "cmd/internal/lint", allow: []string{"cmd/..."}},
 	{dir: "cmd/internal/capture", allow: []string{"rdma", "rdma/link", "rdma/link/pcap", "rdma/link/udp", "rdma/wire"}},
-	{dir: "cmd/internal/counters",
-		allow: []string{"cmd/internal/control", "rdma", "rdma/perf", "rdma/roce", "rdma/verbs", "rpcrdma", "rpcrdma/tcp"}},
-	{dir: "cmd/internal/desired", allow: []string{"cmd/internal/config", "cmd/internal/control", "cmd/internal/state"},
-		unix: true},
+	{
+		dir:   "cmd/internal/counters",
+		allow: []string{"cmd/internal/control", "rdma", "rdma/perf", "rdma/roce", "rdma/verbs", "rpcrdma", "rpcrdma/tcp"},
+	},
+	{
+		dir: "cmd/internal/desired", allow: []string{"cmd/internal/config", "cmd/internal/control", "cmd/internal/state"},
+		unix: true,
+	},
 	{dir: "cmd/internal/devices", allow: []string{
 		"cmd/internal/capture", "cmd/internal/config", "cmd/internal/control", "cmd/internal/counters",
 		"cmd/internal/devices", "cmd/internal/ops", "cmd/internal/postmortem", "cmd/internal/sockets", "cmd/internal/state",
@@ -105,8 +115,10 @@ var law = []struct {
 		"cmd/internal/config", "cmd/internal/control", "cmd/internal/desired", "cmd/internal/exports",
 		"cmd/internal/measure", "nfs", "nfs/hosts", "nfs/lock", "nfs/state", "rpcrdma/rpc",
 	}},
-	{dir: "cmd/internal/postmortem",
-		allow: []string{"cmd/internal/config", "cmd/internal/control", "rdma/...", "rpcrdma", "rpcrdma/rpc"}},
+	{
+		dir:   "cmd/internal/postmortem",
+		allow: []string{"cmd/internal/config", "cmd/internal/control", "rdma/...", "rpcrdma", "rpcrdma/rpc"},
+	},
 	{dir: "cmd/internal/reconcile", allow: []string{
 		"cmd/internal/config", "cmd/internal/control", "cmd/internal/desired", "cmd/internal/exports", "cmd/internal/plan",
 		"cmd/internal/ports", "cmd/internal/service", "cmd/internal/state", "cmd/internal/telemetry",

@@ -12,7 +12,8 @@ import (
 
 // unfinished matches what a finished source does not say. The halves are apart
 // so that this file does not match itself.
-var unfinished = regexp.MustCompile(`\b(` + strings.Join([]string{"TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"}, "|") + `)\b|\bfor ` + `now\b`)
+var unfinished = regexp.MustCompile(`\b(` +
+	strings.Join([]string{"TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"}, "|") + `)\b|\bfor ` + `now\b`)
 
 // sources calls f for every file of the tree whose text people write.
 func sources(t *testing.T, f func(name string, text []byte)) {

@@ -23,23 +23,33 @@ func near(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Max(1, math.Abs
 func TestRates(t *testing.T) {
 	before := sample(10*time.Second, func(s *Sample) {
 		s.RDMAWritten, s.Retransmits = 500, 3
-		s.Operations = []Point{{Name: "nfs4.READ", Transport: "rdma", In: 100, Out: 1000, TookNS: 50_000, Took: []uint64{10, 20}}}
+		s.Operations = []Point{{
+			Name: "nfs4.READ", Transport: "rdma", In: 100, Out: 1000, TookNS: 50_000,
+			Took: []uint64{10, 20},
+		}}
 		s.QPs = []QP{{QPN: 17, Device: "a", Remote: "b", PacketsIn: 5, PacketsOut: 6, Retransmits: 1, In: 10, Out: 20}}
 	})
 	after := sample(12*time.Second, func(s *Sample) {
 		s.RDMAWritten, s.Retransmits = 1500, 7
 		s.Operations = []Point{
-			{Name: "nfs4.READ", Transport: "rdma", In: 300, Out: 9000, Failed: 2, TookNS: 3_050_000, Took: []uint64{10, 120, 0, 0, 0, 0, 0, 0, 0, 0, 1}},
+			{
+				Name: "nfs4.READ", Transport: "rdma", In: 300, Out: 9000, Failed: 2, TookNS: 3_050_000,
+				Took: []uint64{10, 120, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+			},
 			{Name: "nfs4.WRITE", Transport: "rdma", In: 8000, TookNS: 1_000_000, Took: []uint64{0, 0, 4}},
 		}
-		s.QPs = []QP{{QPN: 17, Device: "a", Remote: "b", PacketsIn: 25, PacketsOut: 46, Retransmits: 5, In: 110, Out: 220, SendQueued: 3}}
+		s.QPs = []QP{{
+			QPN: 17, Device: "a", Remote: "b", PacketsIn: 25, PacketsOut: 46, Retransmits: 5, In: 110, Out: 220,
+			SendQueued: 3,
+		}}
 	})
 	v := Between(before, after)
 	if v.SinceStart || v.Interval != 2 || v.RDMAWritten != 500 || v.Retransmits != 2 {
 		t.Errorf("since start %v, %v s, %v bytes, %v retransmits", v.SinceStart, v.Interval, v.RDMAWritten, v.Retransmits)
 	}
 	r := v.Operations[0]
-	if r.Calls != 101 || r.Ops != 50.5 || r.In != 100 || r.Out != 4000 || r.Failed != 1 || !near(r.Mean, 3000.0/101) || r.Depth != 0.0015 {
+	if r.Calls != 101 || r.Ops != 50.5 || r.In != 100 || r.Out != 4000 || r.Failed != 1 || !near(r.Mean, 3000.0/101) ||
+		r.Depth != 0.0015 {
 		t.Errorf("READ: %+v", r)
 	}
 	if w := v.Operations[1]; w.Calls != 4 || w.In != 4000 || w.Mean != 250 {
@@ -48,7 +58,8 @@ func TestRates(t *testing.T) {
 	if v.Total.Calls != 105 || v.Total.In != 4100 || v.Total.Out != 4000 || v.Total.Depth != 0.002 {
 		t.Errorf("total: %+v", v.Total)
 	}
-	if q := v.QPs[0]; q.QPN != "0x11" || q.PacketsIn != 10 || q.PacketsOut != 20 || q.Retransmits != 2 || q.In != 50 || q.Out != 100 || q.SendQueued != 3 {
+	if q := v.QPs[0]; q.QPN != "0x11" || q.PacketsIn != 10 || q.PacketsOut != 20 || q.Retransmits != 2 || q.In != 50 ||
+		q.Out != 100 || q.SendQueued != 3 {
 		t.Errorf("queue pair: %+v", q)
 	}
 	if len(before.Operations[0].Took) != 2 || after.Operations[0].Took[1] != 120 {
@@ -97,10 +108,12 @@ func TestBegunAnew(t *testing.T) {
 	}
 	again := at(2*time.Second, 50)
 	again.Started = start.Add(time.Minute)
-	if v := Between(at(4*time.Second, 100), again); !v.SinceStart || v.Clients[0].Ops != 25 || v.RDMARead != 250 || v.QPs[0].Out != 25 {
+	if v := Between(at(4*time.Second, 100), again); !v.SinceStart || v.Clients[0].Ops != 25 || v.RDMARead != 250 ||
+		v.QPs[0].Out != 25 {
 		t.Errorf("after a restart: %+v", v)
 	}
-	if v := Between(at(4*time.Second, 100), at(6*time.Second, 10)); v.SinceStart || v.Clients[0].Ops != 5 || v.RDMARead != 50 || v.QPs[0].PacketsIn != 5 {
+	if v := Between(at(4*time.Second, 100), at(6*time.Second, 10)); v.SinceStart || v.Clients[0].Ops != 5 ||
+		v.RDMARead != 50 || v.QPs[0].PacketsIn != 5 {
 		t.Errorf("counters that were begun anew: %+v", v)
 	}
 	if v := Between(at(4*time.Second, 100), at(4*time.Second, 100)); !v.SinceStart || v.Clients[0].Ops != 25 {
@@ -117,10 +130,16 @@ func TestOthers(t *testing.T) {
 		return Point{Name: name, Transport: transport, In: 10 * n, TookNS: n, Took: []uint64{n}}
 	}
 	before := sample(time.Second, func(s *Sample) {
-		s.Clients = []Point{point("10.0.0.1", "tcp", 1000), point("10.0.0.2", "tcp", 7), point("10.0.0.1", "rdma", 5000), point("other", "tcp", 30)}
+		s.Clients = []Point{
+			point("10.0.0.1", "tcp", 1000), point("10.0.0.2", "tcp", 7), point("10.0.0.1", "rdma", 5000),
+			point("other", "tcp", 30),
+		}
 	})
 	after := sample(2*time.Second, func(s *Sample) {
-		s.Clients = []Point{point("10.0.0.2", "tcp", 9), point("10.0.0.3", "tcp", 4), point("other", "tcp", 30+1000+6), point("other", "rdma", 5001)}
+		s.Clients = []Point{
+			point("10.0.0.2", "tcp", 9), point("10.0.0.3", "tcp", 4), point("other", "tcp", 30+1000+6),
+			point("other", "rdma", 5001),
+		}
 	})
 	got := make(map[string]uint64)
 	for _, r := range Between(before, after).Clients {
@@ -142,7 +161,8 @@ func TestNewPoint(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	p = NewPoint("x", "", "tcp", new(measure.Sums))
-	if b, err := json.Marshal(p); err != nil || string(b) != `{"name":"x","transport":"tcp","in_bytes":0,"out_bytes":0,"failed":0,"took_ns":0,"took":[]}` {
+	if b, err := json.Marshal(p); err != nil ||
+		string(b) != `{"name":"x","transport":"tcp","in_bytes":0,"out_bytes":0,"failed":0,"took_ns":0,"took":[]}` {
 		t.Errorf("%s %v", b, err)
 	}
 }

@@ -1,6 +1,6 @@
 // Package live is the daemon in motion: what its counters were at one time (Sample), and from two
-// of those what happened between them (View). It is arithmetic alone: it reads no clock, asks nobody and
-// keeps nothing, so that the terminal, the web page and scripts see the same numbers.
+// of those what happened between them (View). It is arithmetic alone: it reads no clock, asks
+// nobody and keeps nothing, so that the terminal, the web page and scripts see the same numbers.
 package live
 
 import (
@@ -101,7 +101,10 @@ type QP struct {
 
 // NewPoint makes a Point of what was recorded.
 func NewPoint(name, kind, transport string, s *measure.Sums) Point {
-	p := Point{Name: name, Kind: kind, Transport: transport, In: s.In, Out: s.Out, Failed: s.Failed, TookNS: uint64(s.Took)}
+	p := Point{
+		Name: name, Kind: kind, Transport: transport, In: s.In, Out: s.Out, Failed: s.Failed,
+		TookNS: uint64(s.Took),
+	}
 	n := measure.Buckets
 	for n > 0 && s.N[n-1] == 0 {
 		n--

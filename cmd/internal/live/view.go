@@ -164,10 +164,12 @@ func (p *Point) follows(o *Point) bool {
 	return true
 }
 
-// less is p without o. The counters of a point are not read at once, so that some may be ahead of others.
+// less is p without o. The counters of a point are not read at once, so that some may be ahead of
+// others.
 func (p *Point) less(o *Point) Point {
 	d := *p
-	d.In, d.Out, d.Failed, d.TookNS = below(p.In, o.In), below(p.Out, o.Out), below(p.Failed, o.Failed), below(p.TookNS, o.TookNS)
+	d.In, d.Out, d.Failed, d.TookNS = below(p.In, o.In), below(p.Out, o.Out), below(p.Failed, o.Failed),
+		below(p.TookNS, o.TookNS)
 	d.Took = append([]uint64(nil), p.Took...)
 	for i := range min(len(d.Took), len(o.Took)) {
 		d.Took[i] = below(d.Took[i], o.Took[i])
@@ -206,7 +208,8 @@ func row(p *Point, dt float64) Row {
 }
 
 // quantile is the time in microseconds in which percent of the calls were answered, a share of
-// its bucket. Calls of the last bucket took longer than its lower bound, which is all that is known.
+// its bucket. Calls of the last bucket took longer than its lower bound, which is all that is
+// known.
 func quantile(took []uint64, calls, percent uint64) float64 {
 	rank := (calls*percent + 99) / 100 // from 1; those before it took as long at most
 	seen := uint64(0)

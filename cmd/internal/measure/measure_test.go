@@ -36,7 +36,10 @@ func testCall(client string, t rpc.Transport, n rpc.CallMeta) *rpc.Call {
 
 // TestBuckets: each duration is in the bucket with the lowest bound that is not below it.
 func TestBuckets(t *testing.T) {
-	for _, d := range []time.Duration{-1, 0, 1, 999, 1000, 1001, 2000, 2001, 4000, 4001, time.Millisecond, time.Second, 16777216 * time.Microsecond, 16777216*time.Microsecond + 1, time.Hour} {
+	for _, d := range []time.Duration{
+		-1, 0, 1, 999, 1000, 1001, 2000, 2001, 4000, 4001, time.Millisecond, time.Second,
+		16777216 * time.Microsecond, 16777216*time.Microsecond + 1, time.Hour,
+	} {
 		b := bucket(d)
 		if b < Buckets-1 && d > Bound(b) || b > 0 && d <= Bound(b-1) {
 			t.Errorf("%v is in bucket %d", d, b)
@@ -49,15 +52,20 @@ func TestObserve(t *testing.T) {
 	r := testRecorder(10)
 	r.SetExports(map[uint32]string{3: "/data"})
 	const compoundRow = 3
-	r.Observe(testCall("10.0.0.1", rpc.TransportRDMA, rpc.CallMeta{Op: 3, Export: 3, Fetch: 30 * time.Microsecond, Store: 5 * time.Microsecond, Outcome: 28}),
+	r.Observe(testCall("10.0.0.1", rpc.TransportRDMA,
+		rpc.CallMeta{Op: 3, Export: 3, Fetch: 30 * time.Microsecond, Store: 5 * time.Microsecond, Outcome: 28}),
 		rpc.Served{Row: compoundRow, Args: 4096, Reply: 100, Took: 70 * time.Microsecond, Queued: 9 * time.Microsecond})
-	r.Observe(testCall("10.0.0.1", rpc.TransportTCP, rpc.CallMeta{Export: 9}), rpc.Served{Row: 1, Args: 50, Reply: 8192, Took: 3 * time.Microsecond})
-	r.Observe(testCall("::ffff:10.0.0.2", rpc.TransportTCP, rpc.CallMeta{}), rpc.Served{Row: 1, Status: rpc.Garbage, Took: time.Microsecond})
-	r.Observe(testCall("10.0.0.2", rpc.TransportTCP, rpc.CallMeta{Outcome: 10013}), rpc.Served{Row: compoundRow, Took: time.Microsecond})
+	r.Observe(testCall("10.0.0.1", rpc.TransportTCP, rpc.CallMeta{Export: 9}),
+		rpc.Served{Row: 1, Args: 50, Reply: 8192, Took: 3 * time.Microsecond})
+	r.Observe(testCall("::ffff:10.0.0.2", rpc.TransportTCP, rpc.CallMeta{}),
+		rpc.Served{Row: 1, Status: rpc.Garbage, Took: time.Microsecond})
+	r.Observe(testCall("10.0.0.2", rpc.TransportTCP, rpc.CallMeta{Outcome: 10013}),
+		rpc.Served{Row: compoundRow, Took: time.Microsecond})
 
 	var got []string
 	for _, x := range r.Operations() {
-		got = append(got, fmt.Sprintf("%s.%s %s n=%d took=%v in=%d out=%d failed=%d", x.Program, x.Name, x.Transport, x.Count(), x.Took, x.In, x.Out, x.Failed))
+		got = append(got, fmt.Sprintf("%s.%s %s n=%d took=%v in=%d out=%d failed=%d", x.Program, x.Name, x.Transport,
+			x.Count(), x.Took, x.In, x.Out, x.Failed))
 	}
 	for _, x := range r.Exports() {
 		got = append(got, fmt.Sprintf("%s %s %s n=%d in=%d", x.Export, x.Kind, x.Transport, x.Count(), x.In))
@@ -71,7 +79,8 @@ func TestObserve(t *testing.T) {
 	q, f := r.Queue(), r.Fetch()
 	got = append(got, fmt.Sprint(q.Count(), q.Took, f.Count(), f.Took))
 	slow := r.Slow()
-	got = append(got, fmt.Sprintf("%d %s %s %s %v %v %v %v", len(slow), slow[0].Operation, slow[0].Export, slow[0].Status, slow[0].Took, slow[0].Queue, slow[0].RDMA, slow[0].Store))
+	got = append(got, fmt.Sprintf("%d %s %s %s %v %v %v %v", len(slow), slow[0].Operation, slow[0].Export, slow[0].Status,
+		slow[0].Took, slow[0].Queue, slow[0].RDMA, slow[0].Store))
 	want := []string{
 		"nfs3.READ tcp n=2 took=4µs in=50 out=8192 failed=1",
 		"nfs4.COMPOUND tcp n=1 took=1µs in=0 out=0 failed=1",
@@ -190,7 +199,8 @@ func TestConcurrently(t *testing.T) {
 func TestSlow(t *testing.T) {
 	r := testRecorder(1)
 	for i := range 1000 {
-		r.Observe(testCall("10.0.0.1", rpc.TransportTCP, rpc.CallMeta{}), rpc.Served{Row: 1, Took: time.Duration(i*7919%1000+1) * time.Millisecond})
+		r.Observe(testCall("10.0.0.1", rpc.TransportTCP, rpc.CallMeta{}),
+			rpc.Served{Row: 1, Took: time.Duration(i*7919%1000+1) * time.Millisecond})
 	}
 	got := r.Slow()
 	if len(got) != slowKept || got[0].Took != time.Second || got[slowKept-1].Took != (1001-slowKept)*time.Millisecond {
@@ -218,7 +228,8 @@ func TestStore(t *testing.T) {
 	s.End(StoreCommit, c, s.Begin())
 	s.End(StoreCommit, nil, s.Begin())
 	(*Store)(nil).End(StoreRead, c, s.Begin())
-	if got := r.Stores(); len(got) != 1 || got[0].Export != "/a" || got[0].Op.String() != "commit" || got[0].Count() != 2 || c.Spent <= 0 {
+	if got := r.Stores(); len(got) != 1 || got[0].Export != "/a" || got[0].Op.String() != "commit" ||
+		got[0].Count() != 2 || c.Spent <= 0 {
 		t.Errorf("%+v, %d ns", got, c.Spent)
 	}
 }
@@ -281,7 +292,8 @@ func TestTrouble(t *testing.T) {
 		{at: troublePause, export: 3, outcome: 5},
 		{at: troublePause + 1, export: 3, outcome: 5, want: "/a 5 3"},
 	} {
-		r.Observe(testCall("10.0.0.1", rpc.TransportTCP, rpc.CallMeta{Export: c.export, Outcome: c.outcome}), rpc.Served{Row: 1, At: c.at})
+		r.Observe(testCall("10.0.0.1", rpc.TransportTCP, rpc.CallMeta{Export: c.export, Outcome: c.outcome}),
+			rpc.Served{Row: 1, At: c.at})
 		if c.want != "" {
 			if x := <-told; fmt.Sprintf("%s %s %d", x.Export, x.Status, x.Calls) != c.want || x.Operation != "READ" {
 				t.Errorf("at %v: told of %+v, want %s", c.at, x, c.want)

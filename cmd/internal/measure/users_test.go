@@ -15,7 +15,8 @@ func usersOf(r *Recorder) []string {
 	list, _ := r.Users()
 	var out []string
 	for _, u := range list {
-		out = append(out, fmt.Sprintf("%v %d %v :%d %#x wrote=%v root=%v +%v", u.Client, u.Export, u.Transport, u.Port, u.PKey, u.Wrote, u.Root, u.Seen.Sub(r.users.begun)))
+		out = append(out, fmt.Sprintf("%v %d %v :%d %#x wrote=%v root=%v +%v", u.Client, u.Export, u.Transport, u.Port,
+			u.PKey, u.Wrote, u.Root, u.Seen.Sub(r.users.begun)))
 	}
 	slices.Sort(out)
 	return out
@@ -35,7 +36,8 @@ func TestUsers(t *testing.T) {
 	served(w, 2500*time.Millisecond, 3)
 	served(testCall("10.0.0.1", rpc.TransportTCP, rpc.CallMeta{Export: 4}), time.Second, 1)
 	served(testCall("10.0.0.2", rpc.TransportTCP, rpc.CallMeta{Export: 3, Outcome: 13}), time.Second, 1) // refused
-	served(testCall("10.0.0.2", rpc.TransportTCP, rpc.CallMeta{Export: 9}), time.Second, 1)              // about nothing that there is
+	// about nothing that there is
+	served(testCall("10.0.0.2", rpc.TransportTCP, rpc.CallMeta{Export: 9}), time.Second, 1)
 	want := []string{
 		"10.0.0.1 3 rdma :700 0x8001 wrote=true root=true +2s",
 		"10.0.0.1 3 tcp :700 0x0 wrote=false root=false +0s",
@@ -65,7 +67,8 @@ func TestUsersBounded(t *testing.T) {
 	call := testCall("10.0.0.1", rpc.TransportTCP, rpc.CallMeta{Export: 3})
 	// As many as fit are entered at once; one by one would take the time of their square.
 	for i := range usersMax {
-		r.users.list = append(r.users.list, &user{userKey: userKey{netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), 3}})
+		r.users.list = append(r.users.list,
+			&user{userKey: userKey{netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), 3}})
 		r.users.list[i].lanes[0].seen.Store(1)
 	}
 	r.users.build()

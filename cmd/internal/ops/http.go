@@ -1,6 +1,6 @@
-// Package ops serves metrics for Prometheus, health checks, profiles on demand, and a page that shows
-// them live, by HTTP. It changes nothing: changes need the control socket, where the kernel reports the
-// credentials of the peer.
+// Package ops serves metrics for Prometheus, health checks, profiles on demand, and a page that
+// shows them live, by HTTP. It changes nothing: changes need the control socket, where the kernel
+// reports the credentials of the peer.
 package ops
 
 import (
@@ -89,8 +89,9 @@ func Handler(cfg Config) http.Handler {
 	})
 }
 
-// meant reports whether a request's Host is an address or a name of this server. A page of another site that has its
-// name resolve to this server (DNS rebinding) sends its own, and is to read nothing. Who sends none is no browser.
+// meant reports whether a request's Host is an address or a name of this server. A page of another
+// site that has its name resolve to this server (DNS rebinding) sends its own, and is to read
+// nothing. Who sends none is no browser.
 func meant(host string, names func() []string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

@@ -65,8 +65,8 @@ const clientStep = 3
 // deviceGauges are the counters of devices that can decrease.
 var deviceGauges = []string{"QPs", "Regions", "Link.RcvBufBytes", "Link.SndBufBytes"}
 
-// Names of the counters of devices of the kernel begin with KernelCounter, those of their completions with
-// an error with KernelFailed.
+// Names of the counters of devices of the kernel begin with KernelCounter, those of their
+// completions with an error with KernelFailed.
 const (
 	KernelCounter = "Verbs."
 	KernelFailed  = KernelCounter + "Failed."

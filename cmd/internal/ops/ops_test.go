@@ -73,8 +73,10 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"RC.TxBytesReadResponse": "rc_tx_bytes_read_response", "ICRCErrors": "icrc_errors", "RC.RxNAKSequence": "rc_rx_nak_sequence",
-		"DropUnknownQPN": "drop_unknown_qpn", "RC.TxRNR": "rc_tx_rnr", "QPs": "qps", "RC.RNRRetryExceeded": "rc_rnr_retry_exceeded", "Link.GSODisabled": "link_gso_disabled",
+		"RC.TxBytesReadResponse": "rc_tx_bytes_read_response", "ICRCErrors": "icrc_errors",
+		"RC.RxNAKSequence": "rc_rx_nak_sequence",
+		"DropUnknownQPN":   "drop_unknown_qpn", "RC.TxRNR": "rc_tx_rnr", "QPs": "qps",
+		"RC.RNRRetryExceeded": "rc_rnr_retry_exceeded", "Link.GSODisabled": "link_gso_disabled",
 	} {
 		if got := snake(name); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
@@ -107,7 +109,10 @@ func TestDeployed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for file, text := range map[string][]byte{"the rules": rules, "the dashboard": dashboard, "the tests of the rules": alerts} {
+	for file, text := range map[string][]byte{
+		"the rules": rules, "the dashboard": dashboard,
+		"the tests of the rules": alerts,
+	} {
 		names := regexp.MustCompile(`[a-zA-Z_:]*\brstored_[a-z0-9_:]+|[a-z_]+:rstored_[a-z0-9_:]+`).FindAll(text, -1)
 		if len(names) < 5 {
 			t.Errorf("%s name %d metrics; are they still being read?", file, len(names))

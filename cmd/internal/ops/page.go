@@ -18,8 +18,8 @@ import (
 //go:embed page
 var pageFiles embed.FS
 
-// pagePolicy lets a browser run and load what comes from here as a file, and nothing else: no script in the
-// page itself, nothing from elsewhere, nobody's frame.
+// pagePolicy lets a browser run and load what comes from here as a file, and nothing else: no
+// script in the page itself, nothing from elsewhere, nobody's frame.
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
@@ -61,8 +61,8 @@ func protect(w http.ResponseWriter) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 }
 
-// Bounds of the feed. Whoever asks sooner than feedStep is told what is known, so that many who watch cost
-// no more than one. What is older than feedGap does not belong to what is watched now.
+// Bounds of the feed. Whoever asks sooner than feedStep is told what is known, so that many who
+// watch cost no more than one. What is older than feedGap does not belong to what is watched now.
 const (
 	feedStep    = 900 * time.Millisecond
 	feedGap     = 15 * time.Second
@@ -70,8 +70,8 @@ const (
 	feedRows    = 100 // of each table
 )
 
-// feed is what the page shows: the state of now, and a few numbers of the last minutes, for as long as
-// somebody has been looking. It has no goroutine: who asks makes the sample.
+// feed is what the page shows: the state of now, and a few numbers of the last minutes, for as long
+// as somebody has been looking. It has no goroutine: who asks makes the sample.
 type feed struct {
 	sample func() live.Sample
 	now    func() time.Time

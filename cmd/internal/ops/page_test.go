@@ -33,16 +33,23 @@ func newFeeder() *feeder {
 		f.samples++
 		up := f.clock.Sub(f.started)
 		n := uint64(up.Seconds() * 100)
-		s := live.Sample{Host: "a", State: "running", Started: f.started, Taken: f.clock, UptimeNS: int64(up), Operations: []live.Point{{Name: "nfs3.READ", Transport: "tcp", Out: 10 * n, TookNS: n, Took: []uint64{n}}}}
+		s := live.Sample{
+			Host: "a", State: "running", Started: f.started, Taken: f.clock, UptimeNS: int64(up),
+			Operations: []live.Point{{Name: "nfs3.READ", Transport: "tcp", Out: 10 * n, TookNS: n, Took: []uint64{n}}},
+		}
 		for i := range feedRows + 7 {
-			s.Clients = append(s.Clients, live.Point{Name: fmt.Sprintf("10.0.0.%d", i), Transport: "tcp", Out: uint64(i) * n, Took: []uint64{n}})
+			s.Clients = append(s.Clients, live.Point{
+				Name: fmt.Sprintf("10.0.0.%d", i), Transport: "tcp", Out: uint64(i) * n,
+				Took: []uint64{n},
+			})
 		}
 		return s
 	}
 	return f
 }
 
-// TestFeed: samples are taken for those who ask, not more often than needed, and a gap ends a history.
+// TestFeed: samples are taken for those who ask, not more often than needed, and a gap ends a
+// history.
 func TestFeed(t *testing.T) {
 	f := newFeeder()
 	if a := f.answer(0); !a.SinceStart || len(a.History) != 0 || a.Total.Ops != 100 {
@@ -56,7 +63,8 @@ func TestFeed(t *testing.T) {
 	}
 	for i := range 3 {
 		f.clock = f.clock.Add(time.Second)
-		if a := f.answer(uint64(i)); a.SinceStart || len(a.History) != 1 || a.History[0].Ops != 100 || a.History[0].Out != 1000 {
+		if a := f.answer(uint64(i)); a.SinceStart || len(a.History) != 1 || a.History[0].Ops != 100 ||
+			a.History[0].Out != 1000 {
 			t.Errorf("the answer after %d seconds: %+v", i+1, a.History)
 		}
 	}
@@ -91,8 +99,8 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-// TestPage: the page and what it needs, with a policy that lets nothing else in; none of it names another host,
-// and no script or style is in the page itself.
+// TestPage: the page and what it needs, with a policy that lets nothing else in; none of it names
+// another host, and no script or style is in the page itself.
 func TestPage(t *testing.T) {
 	f := newFeeder()
 	nothing := prometheus.NewRegistry()
@@ -108,11 +116,13 @@ func TestPage(t *testing.T) {
 		return w
 	}
 	for path, kind := range map[string]string{
-		"/": "text/html; charset=utf-8", "/page/style.css": "text/css; charset=utf-8", "/page/page.js": "text/javascript; charset=utf-8", "/page/icon.svg": "image/svg+xml",
+		"/": "text/html; charset=utf-8", "/page/style.css": "text/css; charset=utf-8",
+		"/page/page.js": "text/javascript; charset=utf-8", "/page/icon.svg": "image/svg+xml",
 		"/live": "application/json",
 	} {
 		res := get(path)
-		if res.Code != http.StatusOK || res.Header().Get("Content-Type") != kind || res.Header().Get("X-Content-Type-Options") != "nosniff" {
+		if res.Code != http.StatusOK || res.Header().Get("Content-Type") != kind ||
+			res.Header().Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: %d %v", path, res.Code, res.Header())
 		}
 		p := res.Header().Get("Content-Security-Policy")
@@ -135,7 +145,8 @@ func TestPage(t *testing.T) {
 		History []moment       `json:"history"`
 		QPs     []any          `json:"qps"`
 	}
-	if err := json.NewDecoder(get("/live?after=x").Body).Decode(&a); err != nil || a.Total.Calls == 0 || len(a.Clients) == 0 || a.History == nil || a.QPs == nil || a.More["clients"] != 7 {
+	if err := json.NewDecoder(get("/live?after=x").Body).Decode(&a); err != nil || a.Total.Calls == 0 ||
+		len(a.Clients) == 0 || a.History == nil || a.QPs == nil || a.More["clients"] != 7 {
 		t.Errorf("%+v, %v", a, err)
 	}
 	err := fs.WalkDir(pageFiles, "page", func(name string, d fs.DirEntry, err error) error {
@@ -147,7 +158,8 @@ func TestPage(t *testing.T) {
 			return err
 		}
 		s := strings.ReplaceAll(string(text), "http://www.w3.org/2000/svg", "")
-		if m := regexp.MustCompile(`https?://|//[a-z]+\.|innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|<script>|<style|style="| on[a-z]+="|@import|url\(`).FindString(s); m != "" {
+		if m := regexp.MustCompile(`https?://|//[a-z]+\.|innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new ` +
+			`Function|<script>|<style|style="| on[a-z]+="|@import|url\(`).FindString(s); m != "" {
 			t.Errorf("%s has %q", name, m)
 		}
 		return nil
@@ -157,7 +169,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestHostNames: a request for a name that is not the server's, as a page of another site makes it, reads nothing.
+// TestHostNames: a request for a name that is not the server's, as a page of another site makes it,
+// reads nothing.
 func TestHostNames(t *testing.T) {
 	var names []string
 	h := Handler(Config{

@@ -43,7 +43,8 @@ func (k *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = proto.Unmarshal(b, m)
 	}
-	if err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/x-protobuf" {
+	if err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/traces" ||
+		r.Header.Get("Content-Type") != "application/x-protobuf" {
 		http.Error(w, "not a trace", http.StatusBadRequest)
 		return
 	}
@@ -131,7 +132,8 @@ func TestSpans(t *testing.T) {
 	if c := tr.Counts(); c != (Counts{Sent: 3}) {
 		t.Errorf("%+v", c)
 	}
-	if r := k.res; r["service.name"] != "rstored" || r["service.version"] != "1.2.3" || r["deployment.environment.name"] != "lab" {
+	if r := k.res; r["service.name"] != "rstored" || r["service.version"] != "1.2.3" ||
+		r["deployment.environment.name"] != "lab" {
 		t.Errorf("resource %v", r)
 	}
 	calls := make(map[string]*tracepb.Span)
@@ -152,7 +154,8 @@ func TestSpans(t *testing.T) {
 			t.Errorf("no span for a call with %s", status)
 			continue
 		}
-		if s.Name != "nfs3.READ" || s.Kind != tracepb.Span_SPAN_KIND_SERVER || s.EndTimeUnixNano-s.StartTimeUnixNano != uint64(time.Millisecond) {
+		if s.Name != "nfs3.READ" || s.Kind != tracepb.Span_SPAN_KIND_SERVER ||
+			s.EndTimeUnixNano-s.StartTimeUnixNano != uint64(time.Millisecond) {
 			t.Errorf("%s: %v", status, s)
 		}
 		if failed := s.GetStatus().GetCode() == tracepb.Status_STATUS_CODE_ERROR; failed != (status == "IO") {
@@ -160,8 +163,10 @@ func TestSpans(t *testing.T) {
 		}
 		have := words(s.Attributes)
 		for key, want := range map[string]string{
-			"rpc.system": "onc_rpc", "rpc.method": "READ", "onc_rpc.program.name": "nfs3", "onc_rpc.xid": "4275878552", "network.transport": "rdma",
-			"client.address": "10.0.0.7", "client.port": "911", "nfs.export": "/a", "rpc.request.size": "120", "rpc.response.size": "4096",
+			"rpc.system": "onc_rpc", "rpc.method": "READ", "onc_rpc.program.name": "nfs3", "onc_rpc.xid": "4275878552",
+			"network.transport": "rdma",
+			"client.address":    "10.0.0.7", "client.port": "911", "nfs.export": "/a", "rpc.request.size": "120",
+			"rpc.response.size": "4096",
 		} {
 			if have[key] != want {
 				t.Errorf("%s: %s is %q, want %q", status, key, have[key], want)
@@ -289,12 +294,19 @@ func TestFailingCollector(t *testing.T) {
 		answer    http.HandlerFunc
 	}{
 		"absent": {url: absent, want: "refused"},
-		"500":    {want: "500", answer: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }},
+		"500": {want: "500", answer: func(w http.ResponseWriter,
+			_ *http.Request,
+		) {
+			w.WriteHeader(http.StatusInternalServerError)
+		}},
 		"moved": {want: "307", answer: func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/else", http.StatusTemporaryRedirect)
 		}},
 		"partial": {want: "too old", answer: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(partial) }},
-		"garbage": {want: errAnswer.Error(), answer: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte{0xff}) }},
+		"garbage": {
+			want:   errAnswer.Error(),
+			answer: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte{0xff}) },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.url == "" {
@@ -341,7 +353,8 @@ func TestTold(t *testing.T) {
 	} {
 		log.Reset()
 		x.account(step.err, 2, at.Add(step.after))
-		if got := log.String(); step.want == "" && got != "" || !strings.Contains(got, step.want) || strings.Count(got, "\n") > 1 {
+		if got := log.String(); step.want == "" && got != "" || !strings.Contains(got, step.want) ||
+			strings.Count(got, "\n") > 1 {
 			t.Errorf("step %d: %q, want %q", i, got, step.want)
 		}
 	}
@@ -350,14 +363,16 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// TestCA: a collector is believed by its authority, and settings that cannot be used change nothing.
+// TestCA: a collector is believed by its authority, and settings that cannot be used change
+// nothing.
 func TestCA(t *testing.T) {
 	k := new(collector)
 	k.Server = httptest.NewTLSServer(k)
 	defer k.Close()
 	dir := t.TempDir()
 	good, bad := filepath.Join(dir, "good.pem"), filepath.Join(dir, "bad.pem")
-	if err := os.WriteFile(good, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: k.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(good, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: k.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(bad, []byte("nothing"), 0o600); err != nil {

@@ -22,7 +22,8 @@ import (
 const CommentMax = 1024
 
 // Apply implements control.Backend. What can fail comes first: stores are opened, and ports whose
-// address is free. Then the state is written. From there on the file is served, now or after a restart.
+// address is free. Then the state is written. From there on the file is served, now or after a
+// restart.
 func (r *Reconciler) Apply(a control.Apply, by control.Peer) (control.Applied, error) {
 	if len(a.Comment) > CommentMax {
 		return control.Applied{}, fmt.Errorf("the comment has more than %d bytes", CommentMax)
@@ -119,8 +120,8 @@ type prepared struct {
 	ports  *ports.Ready
 }
 
-// prepare opens the stores and ports of a change, apart from ports whose address is in use. Call with Mu
-// locked.
+// prepare opens the stores and ports of a change, apart from ports whose address is in use. Call
+// with Mu locked.
 func (r *Reconciler) prepare(next *desired.State) (_ *prepared, err error) {
 	p := new(prepared)
 	defer func() {

@@ -40,7 +40,8 @@ func (r *Reconciler) AddExport(e config.Export) (control.Export, error) {
 		return control.Export{}, fmt.Errorf("export %s (of %s): %w; use 'export set' to change it", e.Pseudo,
 			r.Service.ExportSet.All()[i].Path, control.ErrConflict)
 	}
-	// The store is opened before the export is recorded: an export that cannot be opened now is a mistake.
+	// The store is opened before the export is recorded: an export that cannot be opened now is a
+	// mistake.
 	if err := r.Service.ExportSet.Try(&e); err != nil {
 		return control.Export{}, err
 	}
@@ -76,8 +77,8 @@ func (r *Reconciler) SetExport(name string, p control.ExportPatch) (control.Expo
 	return r.change(e.Pseudo, func() error { return r.State.PutExport(e) })
 }
 
-// change records a change with save, applies it, and returns the export that it is about. Call with Mu
-// locked.
+// change records a change with save, applies it, and returns the export that it is about. Call with
+// Mu locked.
 func (r *Reconciler) change(pseudo string, save func() error) (control.Export, error) {
 	if err := save(); err != nil {
 		return control.Export{}, err

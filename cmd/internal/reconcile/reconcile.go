@@ -44,8 +44,8 @@ func New(c Config) *Reconciler { return &Reconciler{Config: c} }
 // sources are everything that says what is to be served now.
 func (r *Reconciler) sources() desired.Sources { return desired.Read(r.Settings(), r.State) }
 
-// ApplyExports brings the exports in line with what is desired. At the start it is an error only if no
-// export at all can be served. Call with Mu locked.
+// ApplyExports brings the exports in line with what is desired. At the start it is an error only if
+// no export at all can be served. Call with Mu locked.
 func (r *Reconciler) ApplyExports(atStart bool) error {
 	src := r.sources()
 	want := src.State().Exports

@@ -42,7 +42,8 @@ func TestCheck(t *testing.T) {
 		}
 		return p
 	}
-	good, open, group, sticky := mk("good", 0o755), mk("open", 0o777), mk("group", 0o775), mk("sticky", 0o777|os.ModeSticky)
+	good, open, group, sticky := mk("good", 0o755), mk("open", 0o777), mk("group", 0o775),
+		mk("sticky", 0o777|os.ModeSticky)
 	prog, loose := file(filepath.Join(good, "prog"), 0o755), file(filepath.Join(good, "loose"), 0o757)
 	inOpen, inSticky := file(filepath.Join(open, "prog"), 0o755), file(filepath.Join(sticky, "prog"), 0o755)
 	loop := filepath.Join(dir, "loop")
@@ -65,7 +66,8 @@ func TestCheck(t *testing.T) {
 		{"good/prog", "not an absolute path"},
 		{filepath.Join(dir, "none"), "no such file"},
 	} {
-		if err := Check(tc.path, me); tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+		if err := Check(tc.path, me); tc.want == "" && err != nil ||
+			tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%s: %v, want %q", strings.TrimPrefix(tc.path, dir), err, tc.want)
 		}
 	}

@@ -76,8 +76,8 @@ func (s *Service) NFS4Sessions() []control.NFS4Session {
 	return out
 }
 
-// files returns a function that finds the export and the file ID of a file. It asks the store once for each
-// file.
+// files returns a function that finds the export and the file ID of a file. It asks the store once
+// for each file.
 func (s *Service) files() func(f lock.File) (export string, id uint64) {
 	ids := make(map[lock.File]uint64)
 	return func(f lock.File) (export string, id uint64) {

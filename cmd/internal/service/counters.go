@@ -9,8 +9,8 @@ import (
 // CountHostConflicts is the name of a count that is no error: a lock of the host was in the way.
 const CountHostConflicts = "host_lock_conflicts"
 
-// AddStats adds what the service counts: procedures, operations, errors and the memory of version 4. It
-// does the same for another RPC server.
+// AddStats adds what the service counts: procedures, operations, errors and the memory of version
+// 4. It does the same for another RPC server.
 func (s *Service) AddStats(to *control.Stats, other *rpc.Server) {
 	to.NFS4Memory = s.NFS4Memory()
 	to.Procs = make(map[string]control.Proc)

@@ -1,6 +1,6 @@
-// Package service has the NFS service: the RPC programs of all versions of NFS and of what belongs to
-// them, the RPC server that runs their calls, and what the programs share: export table, lock table,
-// names of users and hosts, and the recorder of calls.
+// Package service has the NFS service: the RPC programs of all versions of NFS and of what belongs
+// to them, the RPC server that runs their calls, and what the programs share: export table, lock
+// table, names of users and hosts, and the recorder of calls.
 //
 // New makes a Service that serves nothing yet. Transports pass calls to RPC, and exports come with
 // ExportSet.Apply. An upgrade hands over what clients know of (handover.go).

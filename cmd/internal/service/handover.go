@@ -35,8 +35,8 @@ func (s *Service) freezeCallbacks() (thaw func() error) {
 	})
 }
 
-// Snapshot implements upgrade.Room. The state of version 4 names the connections by which clients can be
-// called by numbers: their places in the list of peers, from 1.
+// Snapshot implements upgrade.Room. The state of version 4 names the connections by which clients
+// can be called by numbers: their places in the list of peers, from 1.
 func (s *Service) Snapshot(p *upgrade.Parts) {
 	for _, x := range []struct {
 		part     string
@@ -61,8 +61,8 @@ func (s *Service) Snapshot(p *upgrade.Parts) {
 	p.Add(partNFS4, data, nil, err)
 }
 
-// Restore continues with what the old process has handed over. Exports and ports are open, and no call
-// is served yet.
+// Restore continues with what the old process has handed over. Exports and ports are open, and no
+// call is served yet.
 func (s *Service) Restore() error {
 	var peers []rpc.Peer
 	p, err := s.From.Need(partCallers, 0)

@@ -12,9 +12,9 @@ import (
 // repeatInterval is the time after which a failure that lasts is logged again.
 const repeatInterval = time.Minute
 
-// loggedJournal logs when the list of the clients of version 4 cannot be written, and when it can be
-// written again. New clients have to wait meanwhile, because a client that is not on the list could
-// not reclaim its state after a restart.
+// loggedJournal logs when the list of the clients of version 4 cannot be written, and when it can
+// be written again. New clients have to wait meanwhile, because a client that is not on the list
+// could not reclaim its state after a restart.
 type loggedJournal struct {
 	state.Journal
 	log *zap.Logger

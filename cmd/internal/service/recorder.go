@@ -10,8 +10,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// newRecorder makes the recorder that measures the calls of the file programs. It logs calls that fail
-// because of the server's host.
+// newRecorder makes the recorder that measures the calls of the file programs. It logs calls that
+// fail because of the server's host.
 func newRecorder(programs []rpc.Program, clients int, log *zap.Logger) *measure.Recorder {
 	cfg := measure.Config{
 		Programs: programs, Operations: nfs4.Operations, OperationName: nfs4.OperationName, Clients: clients,

@@ -68,7 +68,8 @@ type Service struct {
 
 // Files in the state directory, in memory that outlives the process.
 const (
-	// repliesName is the journal of the duplicate request cache: 6144 calls, for a cache of 4096 replies.
+	// repliesName is the journal of the duplicate request cache: 6144 calls, for a cache of 4096
+	// replies.
 	repliesName = "replies-2.journal"
 	repliesSize = 3 << 20
 	// oldRepliesName is a journal whose format has too little of a call to tell it from others.
@@ -78,8 +79,8 @@ const (
 	callsSize = 2 << 20
 )
 
-// New makes the service. Without a predecessor it continues with what the last run left in the state
-// directory.
+// New makes the service. Without a predecessor it continues with what the last run left in the
+// state directory.
 func New(c Config) (*Service, error) {
 	s := &Service{Config: c, faults: new(nfs.Counters)}
 	cfg, first := c.Settings(), c.From == nil
@@ -98,7 +99,8 @@ func New(c Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The clients of the predecessor continue. They are not notified of a restart, and reclaim nothing.
+	// The clients of the predecessor continue. They are not notified of a restart, and reclaim
+	// nothing.
 	var starts int32
 	var owners []string
 	if first {

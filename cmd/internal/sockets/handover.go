@@ -23,8 +23,8 @@ func (s *Set) Snapshot(p *upgrade.Parts) {
 	p.AddValue(partSockets, names, files, err)
 }
 
-// restore makes a Set of the sockets that the old process has in use. The store learns of changes when
-// this process serves.
+// restore makes a Set of the sockets that the old process has in use. The store learns of changes
+// when this process serves.
 func restore(store Store, log *zap.Logger, from *upgrade.Predecessor) (*Set, error) {
 	p, err := from.Need(partSockets, -1)
 	if err != nil {

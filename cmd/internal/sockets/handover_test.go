@@ -35,7 +35,8 @@ func TestCopies(t *testing.T) {
 	}
 
 	second := fromFiles(m, zap.NewNop(), files, names)
-	again, err := second.Listen(at, func() (net.Listener, error) { t.Fatal("opened although it is there"); return nil, nil })
+	again, err := second.Listen(at,
+		func() (net.Listener, error) { t.Fatal("opened although it is there"); return nil, nil })
 	if err != nil {
 		t.Fatal(err)
 	}

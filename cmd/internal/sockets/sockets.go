@@ -190,15 +190,17 @@ func (s *Set) Listen(at netip.AddrPort, open func() (net.Listener, error)) (net.
 	return k, nil
 }
 
-// makeRoom opens once more when inherited sockets on all addresses were in the way of one, or the other way, as
-// when what is listened on was changed for a restart. Nobody else can claim them, as they would be in the way too.
+// makeRoom opens once more when inherited sockets on all addresses were in the way of one, or the
+// other way, as when what is listened on was changed for a restart. Nobody else can claim them, as
+// they would be in the way too.
 func (s *Set) makeRoom(at netip.AddrPort, open func() (net.Listener, error), err error) (net.Listener, error) {
 	if s.waits {
 		return nil, err // the other process listens on them
 	}
 	for {
 		in, ok := s.claim(func(in *inherited) bool {
-			return in.stream && in.addr.Port() == at.Port() && (in.addr.Addr().IsUnspecified() || at.Addr().IsUnspecified()) && kept(in.name)
+			return in.stream && in.addr.Port() == at.Port() && (in.addr.Addr().IsUnspecified() || at.Addr().IsUnspecified()) &&
+				kept(in.name)
 		})
 		if !ok {
 			break
@@ -212,7 +214,8 @@ func (s *Set) makeRoom(at netip.AddrPort, open func() (net.Listener, error), err
 		s.discard(in)
 	}
 	l, err := open()
-	if i := slices.IndexFunc(s.in, func(in inherited) bool { return in.stream && in.addr.Port() == at.Port() }); i >= 0 && errors.Is(err, unix.EADDRINUSE) {
+	if i := slices.IndexFunc(s.in, func(in inherited) bool { return in.stream && in.addr.Port() == at.Port() }); i >= 0 &&
+		errors.Is(err, unix.EADDRINUSE) {
 		err = fmt.Errorf("the service manager listens on %v (%s): %w", s.in[i].addr, s.in[i].name, err)
 	}
 	return l, err

@@ -111,7 +111,8 @@ func TestEverywhere(t *testing.T) {
 	}
 	port := l.Addr().(*net.TCPAddr).AddrPort().Port()
 	s := m.next(t)
-	if _, err := s.Listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port), func() (net.Listener, error) { return nil, os.ErrExist }); err != nil {
+	if _, err := s.Listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port),
+		func() (net.Listener, error) { return nil, os.ErrExist }); err != nil {
 		t.Error(err)
 	}
 	if got := s.Sweep(); len(got) != 0 {
@@ -119,8 +120,9 @@ func TestEverywhere(t *testing.T) {
 	}
 }
 
-// TestOverlap: a listener on all addresses that is no longer wanted does not keep one on a single address from being
-// opened, nor the other way, though the service manager has it open until it comes to remove it.
+// TestOverlap: a listener on all addresses that is no longer wanted does not keep one on a single
+// address from being opened, nor the other way, though the service manager has it open until it
+// comes to remove it.
 func TestOverlap(t *testing.T) {
 	for _, c := range []struct{ was, is, open string }{
 		{"0.0.0.0:0", "127.0.0.8", "127.0.0.8"},
@@ -168,7 +170,8 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// TestOverlapOfOthers: a socket that somebody else has the service manager listen on is theirs to close.
+// TestOverlapOfOthers: a socket that somebody else has the service manager listen on is theirs to
+// close.
 func TestOverlapOfOthers(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -187,7 +190,8 @@ func TestOverlapOfOthers(t *testing.T) {
 	s := New(manager{}, zap.NewNop(), []int{fd}, []string{"rstored.socket"})
 	port := l.Addr().(*net.TCPAddr).Port
 	where := netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port))
-	if _, err := s.Listen(where, listen(t, where.String())); !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "rstored.socket") {
+	if _, err := s.Listen(where, listen(t, where.String())); !errors.Is(err, unix.EADDRINUSE) ||
+		!strings.Contains(err.Error(), "rstored.socket") {
 		t.Errorf("%v", err)
 	}
 	dial(t, l.Addr().String(), true)
@@ -282,7 +286,8 @@ func TestDevice(t *testing.T) {
 	second := m.next(t)
 	ls = open(second, addr, 2)
 	rx := link.NewRx(4, 1<<16)
-	if _, err := ls[1].Recv(rx, ls[1].Now()+10*rdma.Second); err != nil || len(rx.D) != 1 || len(rx.D[0].Data) != len(dgram) {
+	if _, err := ls[1].Recv(rx, ls[1].Now()+10*rdma.Second); err != nil || len(rx.D) != 1 ||
+		len(rx.D[0].Data) != len(dgram) {
 		t.Errorf("received %d datagrams, %v; one waited", len(rx.D), err)
 	}
 	for _, l := range ls {
@@ -311,7 +316,10 @@ func TestOtherNumberOfShards(t *testing.T) {
 		}
 		defer l.Close()
 	}
-	if want := []string{shardName(l.LocalAddr(), 0, 2), shardName(l.LocalAddr(), 1, 2)}; !slices.Equal(slices.Sorted(maps.Keys(m)), want) {
+	if want := []string{
+		shardName(l.LocalAddr(), 0, 2),
+		shardName(l.LocalAddr(), 1, 2),
+	}; !slices.Equal(slices.Sorted(maps.Keys(m)), want) {
 		t.Errorf("the store has %v, want %v", m, want)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/upgrade"
 )
 
-// A state directory goes from one process to another while neither changes anything in it: the first
-// releases it, the second restores it, and either resumes. A change waits meanwhile.
+// A state directory goes from one process to another while neither changes anything in it: the
+// first releases it, the second restores it, and either resumes. A change waits meanwhile.
 
 // partState is the part of the handover with a copy of the file by which a process locks the
 // directory. While one copy is open, no other process can open the directory.
@@ -73,8 +73,8 @@ func Restore(dir string, from *upgrade.Predecessor) (*Store, error) {
 	return s, err
 }
 
-// inherit opens a directory by its lock. The list of clients does not change until the caller unlocks
-// the journal's gate.
+// inherit opens a directory by its lock. The list of clients does not change until the caller
+// unlocks the journal's gate.
 func inherit(dir string, lock *os.File) (*Store, error) {
 	s, err := load(dir, lock)
 	if err == nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 )
 
-// TestHandover: a directory goes to another holder, or comes back, and nobody else gets it meanwhile.
+// TestHandover: a directory goes to another holder, or comes back, and nobody else gets it
+// meanwhile.
 func TestHandover(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	first := open(t, dir)

@@ -150,7 +150,8 @@ func (s *Store) entries() ([]int, error) {
 	}
 	var out []int
 	for _, f := range list {
-		if n, err := strconv.Atoi(strings.TrimSuffix(f.Name(), ".json")); err == nil && n >= 0 && f.Name() == filepath.Base(s.entryName(n)) {
+		if n, err := strconv.Atoi(strings.TrimSuffix(f.Name(), ".json")); err == nil && n >= 0 &&
+			f.Name() == filepath.Base(s.entryName(n)) {
 			out = append(out, n)
 		}
 	}

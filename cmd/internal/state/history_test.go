@@ -119,7 +119,8 @@ func TestHistoryBounded(t *testing.T) {
 	s := openStore(t, dir)
 	const n = HistoryMax + 5
 	for i := range n {
-		if _, _, err := s.Apply(Entry{}, Entry{}, document(t, fmt.Sprintf("tcp_listen: [':%d']\n", i+1)), nil, false); err != nil {
+		if _, _, err := s.Apply(Entry{}, Entry{}, document(t, fmt.Sprintf("tcp_listen: [':%d']\n", i+1)), nil,
+			false); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Prune(); err != nil {
@@ -133,7 +134,8 @@ func TestHistoryBounded(t *testing.T) {
 	if err := s.writeEntry(&Entry{Number: n + 1}); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, historyName, "."+filepath.Base(s.entryName(n+2))+".123"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, historyName, "."+filepath.Base(s.entryName(n+2))+".123"), nil,
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	closeStore(t, s)
@@ -175,7 +177,8 @@ func TestApplyEnds(t *testing.T) {
 		closeStore(t, s)
 		s = openStore(t, dir)
 		list, err := s.History()
-		if a := s.Applied(); err != nil || a.Entry != want || len(list) != want || a.Exports[0].Pseudo != map[int]string{1: "/a", 2: "/b"}[want] {
+		if a := s.Applied(); err != nil || a.Entry != want || len(list) != want ||
+			a.Exports[0].Pseudo != map[int]string{1: "/a", 2: "/b"}[want] {
 			t.Errorf("ended after %s: %+v, history %v, %v", point, a, list, err)
 		}
 		closeStore(t, s)

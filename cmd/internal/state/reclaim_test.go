@@ -17,9 +17,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// TestReclaim: clients of versions 4.0 and 4.1 reclaim in one COMPOUND what three owners had open and locked, after
-// kills of the server with the list of clients in the state directory. The second kill comes when half of them have done
-// so. Clients without an open are not in the list: they reclaim nothing, and nobody waits for them.
+// TestReclaim: clients of versions 4.0 and 4.1 reclaim in one COMPOUND what three owners had open
+// and locked, after kills of the server with the list of clients in the state directory. The second
+// kill comes when half of them have done so. Clients without an open are not in the list: they
+// reclaim nothing, and nobody waits for them.
 func TestReclaim(t *testing.T) {
 	for _, n := range []int{100, 1000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -58,7 +59,8 @@ func (s *server) start() {
 	s.boot++
 	s.locks = lock.New(0)
 	s.nfs = nfs4.New(nfs4.Config{
-		Config: nfs.Config{Exports: s.table, Codec: s.codec}, Boot: s.boot, Locks: s.locks, Now: func() time.Time { return s.now },
+		Config: nfs.Config{Exports: s.table, Codec: s.codec}, Boot: s.boot, Locks: s.locks,
+		Now:   func() time.Time { return s.now },
 		Known: known, Journal: s.store.Journal(),
 	})
 	s.rpc = rpc.NewServer(rpc.ServerConfig{Programs: s.nfs.Programs(), Workers: 2})
@@ -92,7 +94,8 @@ func (s *server) send(minor int, ops ...operation) (xdr.Decoder, nfs.Status) {
 	s.t.Helper()
 	var e xdr.Encoder
 	s.xid++
-	rpc.EncodeCall(&e, s.xid, nfs4.Program, nfs4.Version, nfs4.ProcCompound, &rpc.Cred{Flavor: rpc.AuthSys, Machine: "client"})
+	rpc.EncodeCall(&e, s.xid, nfs4.Program, nfs4.Version, nfs4.ProcCompound,
+		&rpc.Cred{Flavor: rpc.AuthSys, Machine: "client"})
 	words("", minor, len(ops))(&e)
 	for _, o := range ops {
 		o(&e)
@@ -178,7 +181,8 @@ func (s *server) handle(i, file int) string {
 	return string(s.codec.Append(nil, 1, &h))
 }
 
-// opens are the operations by which three owners open a file each and, in version 4.1, lock a byte of it.
+// opens are the operations by which three owners open a file each and, in version 4.1, lock a byte
+// of it.
 func (m *member) opens(reclaim bool) (ops []operation) {
 	const access, lockWrite = 3, 2
 	for file := range 3 {
@@ -205,17 +209,24 @@ func (m *member) opens(reclaim bool) (ops []operation) {
 		if !m.v40 {
 			current := make([]byte, 16)
 			binary.BigEndian.PutUint32(current, 1)
-			ops = append(ops, words(nfs4.OpLock, lockWrite, reclaim, uint64(3*m.i+file), uint64(1), true, 0, current, 0, m.id, owner))
+			ops = append(ops, words(nfs4.OpLock, lockWrite, reclaim, uint64(3*m.i+file), uint64(1), true, 0, current, 0, m.id,
+				owner))
 		}
 	}
 	return ops
 }
 
 func reclaims(t *testing.T, n int) {
-	s := &server{t: t, dir: filepath.Join(t.TempDir(), "state"), table: nfs.NewTable(nil), codec: nfs.NewCodec([]byte("secret")), now: time.Unix(1_700_000_000, 0)}
-	must(t, s.table.Replace([]*nfs.Export{{ID: 1, Pseudo: "/", FS: memfs.New(memfs.Options{FSID: 7}), Clients: []nfs.ClientRule{
-		{CIDR: netip.MustParsePrefix("10.0.0.0/24"), Squash: nfs.NoRootSquash},
-	}}}))
+	s := &server{
+		t: t, dir: filepath.Join(t.TempDir(), "state"), table: nfs.NewTable(nil),
+		codec: nfs.NewCodec([]byte("secret")), now: time.Unix(1_700_000_000, 0),
+	}
+	must(t, s.table.Replace([]*nfs.Export{{
+		ID: 1, Pseudo: "/", FS: memfs.New(memfs.Options{FSID: 7}),
+		Clients: []nfs.ClientRule{
+			{CIDR: netip.MustParsePrefix("10.0.0.0/24"), Squash: nfs.NoRootSquash},
+		},
+	}}))
 	s.start()
 	defer func() {
 		s.rpc.Close()

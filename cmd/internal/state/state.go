@@ -148,7 +148,8 @@ func (s *Store) read() error {
 	}
 	var c contents
 	if err := json.Unmarshal(b, &c); err != nil {
-		return fmt.Errorf("%s is damaged (%w): put it back from a backup, or move the whole directory away; then exports and "+
+		return fmt.Errorf("%s is damaged (%w): put it back from a backup, or move the whole directory away; then exports "+
+			"and "+
 			"ports that were added at run time are gone, and clients must mount again", name, err)
 	}
 	if c.Version != version {
@@ -383,7 +384,8 @@ func (s *Store) Secret() ([]byte, error) {
 	case err == nil && len(b) == secretLen:
 		return b, nil
 	case err == nil:
-		return nil, fmt.Errorf("%s: %d bytes long instead of %d; remove it to make a new one (clients must then mount again)", name, len(b), secretLen)
+		return nil, fmt.Errorf("%s: %d bytes long instead of %d; remove it to make a new one (clients must then mount again)",
+			name, len(b), secretLen)
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}

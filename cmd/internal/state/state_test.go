@@ -181,8 +181,8 @@ func TestLockClients(t *testing.T) {
 	}
 }
 
-// TestOthersDirectory: a directory that others can change is no state directory, as they could put exports there, and the
-// key that handles are made with.
+// TestOthersDirectory: a directory that others can change is no state directory, as they could put
+// exports there, and the key that handles are made with.
 func TestOthersDirectory(t *testing.T) {
 	dir := t.TempDir()
 	try := func(about, dir string, good bool) {

@@ -1,7 +1,7 @@
 // Package telemetry is the daemon's logging and its notifications to systemd.
 //
-// The programs log with zap. The public packages may import the standard library alone and take a *slog.Logger, so
-// Slog makes one that writes to a zap logger.
+// The programs log with zap. The public packages may import the standard library alone and take a
+// *slog.Logger, so Slog makes one that writes to a zap logger.
 package telemetry
 
 import (
@@ -32,8 +32,9 @@ type Log struct {
 	suppressed atomic.Uint64
 }
 
-// Of lines with the same message from libraries, the log has the first sampleFirst in each sampleTick and
-// every sampleThen-th after that: some messages are about packets, which strangers can send by the thousand.
+// Of lines with the same message from libraries, the log has the first sampleFirst in each
+// sampleTick and every sampleThen-th after that: some messages are about packets, which strangers
+// can send by the thousand.
 const (
 	sampleTick  = 10 * time.Second
 	sampleFirst = 100
@@ -90,11 +91,12 @@ func consoleEncoder(enc zapcore.EncoderConfig) zapcore.Encoder {
 	return zapcore.NewConsoleEncoder(enc)
 }
 
-// Library is the logger of a room whose messages can be about single packets or connections. Lines with the same
-// message are sampled.
+// Library is the logger of a room whose messages can be about single packets or connections. Lines
+// with the same message are sampled.
 func (l *Log) Library(name string) *zap.Logger { return zap.New(l.sampled).Named(name) }
 
-// Slog is Library for a public package, which takes a *slog.Logger because it imports the standard library alone.
+// Slog is Library for a public package, which takes a *slog.Logger because it imports the standard
+// library alone.
 func (l *Log) Slog(name string) *slog.Logger { return Slog(l.Library(name)) }
 
 // Slog returns a logger of log/slog that writes to l.

@@ -13,7 +13,8 @@ const (
 	lineMax = 16 << 10
 )
 
-// ring keeps the last lines of a log as JSON, for a support bundle where nothing else keeps the log.
+// ring keeps the last lines of a log as JSON, for a support bundle where nothing else keeps the
+// log.
 type ring struct {
 	mu    sync.Mutex
 	lines [][]byte

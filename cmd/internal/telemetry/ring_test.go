@@ -21,7 +21,8 @@ func TestRecent(t *testing.T) {
 	l.Always.With(zap.String("who", "me")).Info("two")
 	l.Warn("long" + strings.Repeat("x", 2*lineMax))
 	lines := strings.SplitAfter(string(l.Recent()), "\n")
-	if len(lines) != 4 || !strings.Contains(lines[0], `"logger":"room","msg":"one","key":7`) || !strings.Contains(lines[1], `"msg":"two","who":"me"`) || len(lines[2]) != lineMax+1 {
+	if len(lines) != 4 || !strings.Contains(lines[0], `"logger":"room","msg":"one","key":7`) ||
+		!strings.Contains(lines[1], `"msg":"two","who":"me"`) || len(lines[2]) != lineMax+1 {
 		t.Errorf("%.3000q", lines)
 	}
 	r := new(ring)

@@ -86,8 +86,8 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// TestSampled: lines with one message, as strangers can cause, do not fill the log, and are counted. Others are
-// written.
+// TestSampled: lines with one message, as strangers can cause, do not fill the log, and are
+// counted. Others are written.
 func TestSampled(t *testing.T) {
 	l, err := NewLog("warn", config.LogJSON)
 	if err != nil {

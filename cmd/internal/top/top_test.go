@@ -44,29 +44,55 @@ func view() *live.View {
 	return &live.View{
 		Host: "store1", State: "running", Taken: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Uptime: 273_600, Interval: 1,
 		Server: live.Server{
-			RDMAConnections: 12, TCPConnections: 3, Clients: 5, Sessions: 6, SlotsBusy: 9, Opens: 1234, Delegations: 17, LocksHeld: 4, LocksWaiting: 1,
-			Grace: true, GraceUntil: &until, GraceWaiting: 2, Memory: 12<<20 + 300_000, Regions: 48, Credits: 384, CreditsInUse: 31, Workers: 16, WorkersBusy: 3,
+			RDMAConnections: 12, TCPConnections: 3, Clients: 5, Sessions: 6, SlotsBusy: 9, Opens: 1234, Delegations: 17,
+			LocksHeld: 4, LocksWaiting: 1,
+			Grace: true, GraceUntil: &until, GraceWaiting: 2, Memory: 12<<20 + 300_000, Regions: 48, Credits: 384,
+			CreditsInUse: 31, Workers: 16, WorkersBusy: 3,
 			Problems: []string{"export /gone: no such\x1b[31m directory"},
 		},
 		RDMAWritten: 3.4e9, RDMARead: 120e6, Retransmits: 12, Errors: 0.5,
 		Total: live.Row{Calls: 54321, Ops: 54321, In: 125e6, Out: 3.41e9, Mean: 143, P99: 950, Depth: 7.77, Failed: 3},
 		Clients: []live.Row{
-			{Name: "10.0.0.7", Transport: "rdma", Calls: 40_000, Ops: 40_000, In: 5e6, Out: 3.2e9, Mean: 150, P99: 900, Depth: 6},
-			{Name: "10.0.0.8", Transport: "rdma", Calls: 14_000, Ops: 14_000, In: 119e6, Out: 210e6, Mean: 120, P99: 1800, Depth: 1.68, Failed: 3},
-			{Name: "2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff", Transport: "tcp", Calls: 321, Ops: 321, In: 1e6, Out: 30e3, Mean: 300, P99: 123_456, Depth: 0.09},
+			{
+				Name: "10.0.0.7", Transport: "rdma", Calls: 40_000, Ops: 40_000, In: 5e6, Out: 3.2e9, Mean: 150, P99: 900,
+				Depth: 6,
+			},
+			{
+				Name: "10.0.0.8", Transport: "rdma", Calls: 14_000, Ops: 14_000, In: 119e6, Out: 210e6, Mean: 120, P99: 1800,
+				Depth: 1.68, Failed: 3,
+			},
+			{
+				Name: "2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff", Transport: "tcp", Calls: 321, Ops: 321, In: 1e6, Out: 30e3,
+				Mean: 300, P99: 123_456, Depth: 0.09,
+			},
 			{Name: "10.0.0.9", Transport: "tcp"},
 		},
 		Exports: []live.Row{
-			{Name: "/data", Kind: "read", Transport: "rdma", Calls: 50_000, Ops: 50_000, Out: 3.4e9, Mean: 150, P99: 900, Depth: 7.5},
-			{Name: "/data/\u6570\u636e\x1b[2J\xff", Kind: "write", Transport: "rdma", Calls: 321, Ops: 321, In: 120e6, Mean: 800, P99: 1_950_000, Depth: 0.2},
+			{
+				Name: "/data", Kind: "read", Transport: "rdma", Calls: 50_000, Ops: 50_000, Out: 3.4e9, Mean: 150, P99: 900,
+				Depth: 7.5,
+			},
+			{
+				Name: "/data/\u6570\u636e\x1b[2J\xff", Kind: "write", Transport: "rdma", Calls: 321, Ops: 321, In: 120e6, Mean: 800,
+				P99: 1_950_000, Depth: 0.2,
+			},
 		},
 		Operations: []live.Row{
 			{Name: "nfs4.READ", Transport: "rdma", Calls: 50_000, Ops: 50_000, Out: 3.4e9, Mean: 150, P99: 900, Depth: 7.5},
-			{Name: "nfs4.GETATTR", Transport: "rdma", Calls: 4321, Ops: 4321, In: 0.6e6, Out: 0.9e6, Mean: 9.5, P99: 15, Depth: 0.04, Failed: 3},
+			{
+				Name: "nfs4.GETATTR", Transport: "rdma", Calls: 4321, Ops: 4321, In: 0.6e6, Out: 0.9e6, Mean: 9.5, P99: 15,
+				Depth: 0.04, Failed: 3,
+			},
 		},
 		QPs: []live.QPRow{
-			{QPN: "0x4f2a10", Type: "RC", State: "RTS", Device: "10.0.0.1", Remote: "10.0.0.7:40000", SendQueued: 12, SendDepth: 128, RTT: 25, In: 5e6, Out: 3.2e9, PacketsIn: 40_000, PacketsOut: 2_200_000, Retransmits: 12},
-			{QPN: "0x4f2a11", Type: "RC", State: "RTS", Device: "10.0.0.1", Remote: "10.0.0.8:40000", In: 119e6, Out: 210e6, PacketsIn: 90_000, PacketsOut: 50_000, RNRs: 1.5},
+			{
+				QPN: "0x4f2a10", Type: "RC", State: "RTS", Device: "10.0.0.1", Remote: "10.0.0.7:40000", SendQueued: 12,
+				SendDepth: 128, RTT: 25, In: 5e6, Out: 3.2e9, PacketsIn: 40_000, PacketsOut: 2_200_000, Retransmits: 12,
+			},
+			{
+				QPN: "0x4f2a11", Type: "RC", State: "RTS", Device: "10.0.0.1", Remote: "10.0.0.8:40000", In: 119e6, Out: 210e6,
+				PacketsIn: 90_000, PacketsOut: 50_000, RNRs: 1.5,
+			},
 			{QPN: "0x1", Type: "UD", State: "RTS", Device: "10.0.0.1"},
 		},
 	}
@@ -123,7 +149,8 @@ func TestScreens(t *testing.T) {
 				t.Errorf("%d lines on a screen of %d", len(lines), m.Height)
 			}
 			for _, l := range lines {
-				if plain := strings.NewReplacer("\x1b[1m", "", "\x1b[2m", "", "\x1b[7m", "", "\x1b[1;31m", "", "\x1b[0m", "").Replace(l); uniseg.StringWidth(plain) > m.Width || strings.Contains(plain, "\x1b") {
+				if plain := strings.NewReplacer("\x1b[1m", "", "\x1b[2m", "", "\x1b[7m", "", "\x1b[1;31m", "", "\x1b[0m",
+					"").Replace(l); uniseg.StringWidth(plain) > m.Width || strings.Contains(plain, "\x1b") {
 					t.Errorf("a line of %d characters on a screen of %d: %q", uniseg.StringWidth(plain), m.Width, l)
 				}
 			}
@@ -139,7 +166,8 @@ func TestNothingYet(t *testing.T) {
 		t.Errorf("before the first answer:\n%s", s)
 	}
 	m.Fail(errors.New("no rstored\x1b[2J answers"))
-	if s := strings.Join(m.Lines(), "\n"); !strings.Contains(s, "no answer: no rstored?[2J answers") || strings.Contains(s, "waiting") {
+	if s := strings.Join(m.Lines(), "\n"); !strings.Contains(s, "no answer: no rstored?[2J answers") ||
+		strings.Contains(s, "waiting") {
 		t.Errorf("without an answer:\n%s", s)
 	}
 	m.Show(view())
@@ -254,9 +282,16 @@ func TestBatch(t *testing.T) {
 			return nil, errors.New("gone")
 		}
 		return &live.Sample{
-			Host: "store1", State: "running", Started: time.Unix(1e9, 0), Taken: time.Unix(1e9+int64(n), 0).UTC(), UptimeNS: int64(n * 1e9),
-			Operations: []live.Point{{Name: "nfs3.READ", Transport: "tcp", Out: n * n * 1e6, TookNS: n * 1e6, Took: []uint64{n * 10}}},
-			Exports:    []live.Point{{Name: "/a", Kind: "read", Transport: "tcp", Out: n * n * 1e6, TookNS: n * 1e6, Took: []uint64{n * 10}}},
+			Host: "store1", State: "running", Started: time.Unix(1e9, 0), Taken: time.Unix(1e9+int64(n), 0).UTC(),
+			UptimeNS: int64(n * 1e9),
+			Operations: []live.Point{{
+				Name: "nfs3.READ", Transport: "tcp", Out: n * n * 1e6, TookNS: n * 1e6,
+				Took: []uint64{n * 10},
+			}},
+			Exports: []live.Point{{
+				Name: "/a", Kind: "read", Transport: "tcp", Out: n * n * 1e6, TookNS: n * 1e6,
+				Took: []uint64{n * 10},
+			}},
 			Clients: []live.Point{
 				{Name: "10.0.0.7", Transport: "tcp", Out: n * n * 1e6, TookNS: n * 1e6, Took: []uint64{n * 10}},
 				{Name: "10.0.0.8", Transport: "tcp", TookNS: n * 1e6, Took: []uint64{n * 9}},
@@ -266,7 +301,8 @@ func TestBatch(t *testing.T) {
 	m, _ := NewModel("", "")
 	m.Width = 1 << 16
 	var out bytes.Buffer
-	if err := (&Batch{Fetch: fetch, Interval: time.Millisecond, Count: 2, All: true, Rows: 1, Model: m}).Run(t.Context(), &out); err != nil {
+	if err := (&Batch{Fetch: fetch, Interval: time.Millisecond, Count: 2, All: true, Rows: 1, Model: m}).Run(t.Context(),
+		&out); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "batch", out.String())

@@ -10,6 +10,6 @@
 // packet, taken no call, and written nothing that counts. From then on the old process never serves
 // again, whatever becomes of the new one. So the two never serve at once.
 //
-// Successor is the new process as the old one sees it, Predecessor the old one as the new one sees it.
-// The package does not know what is handed over.
+// Successor is the new process as the old one sees it, Predecessor the old one as the new one sees
+// it. The package does not know what is handed over.
 package upgrade

@@ -13,8 +13,8 @@ import (
 const partsMax = 1 << 16
 
 // Predecessor is the process that this one takes the place of, and what it has handed over. A nil
-// Predecessor is that of a process which no upgrade has started: it has no parts, and the process may
-// serve. The methods up to Commit belong to the goroutine that starts the server.
+// Predecessor is that of a process which no upgrade has started: it has no parts, and the process
+// may serve. The methods up to Commit belong to the goroutine that starts the server.
 type Predecessor struct {
 	// Restored is what this process has taken over so far.
 	Restored Restored
@@ -71,8 +71,8 @@ func (t *Predecessor) say(word string) error {
 	return t.conn.Send(&handover.Part{Name: word, Version: WordVersion, Data: data})
 }
 
-// Waiting reports whether this process has to wait for the old one before it may serve. Any goroutine
-// may call it.
+// Waiting reports whether this process has to wait for the old one before it may serve. Any
+// goroutine may call it.
 func (t *Predecessor) Waiting() bool { return t != nil && !t.serving.Load() }
 
 // Has reports whether there is a part of a name that no room has taken.
@@ -96,7 +96,8 @@ func (t *Predecessor) Take(name string) (*handover.Part, error) {
 	return p, nil
 }
 
-// Restore passes the data of the part of a name to restore. The part must be there and have no files.
+// Restore passes the data of the part of a name to restore. The part must be there and have no
+// files.
 func (t *Predecessor) Restore(name string, restore func(data []byte) error) error {
 	p, err := t.Need(name, 0)
 	if err != nil {
@@ -105,7 +106,8 @@ func (t *Predecessor) Restore(name string, restore func(data []byte) error) erro
 	return restore(p.Data)
 }
 
-// Need is Take for a part that must be there. It must have that many files, unless files is negative.
+// Need is Take for a part that must be there. It must have that many files, unless files is
+// negative.
 func (t *Predecessor) Need(name string, files int) (*handover.Part, error) {
 	p, err := t.Take(name)
 	switch {

@@ -14,8 +14,8 @@ import (
 // Room is a part of the server whose state an upgrade hands over. The old process freezes its rooms
 // stage by stage, all rooms at one stage before any room at the next, and then takes a snapshot of
 // each. The new process restores a room when it makes it: the room takes its parts from the
-// Predecessor, and registers with Predecessor.WhenServing what must not happen before the old process
-// has stopped for good.
+// Predecessor, and registers with Predecessor.WhenServing what must not happen before the old
+// process has stopped for good.
 type Room interface {
 	// Freeze brings the room to a stage. thaw takes it back if the upgrade fails. Both are nil for
 	// a stage that the room does not have.
@@ -36,8 +36,8 @@ const (
 	stages
 )
 
-// ErrBusy is returned by Room.Freeze at Loops: the room has taken the stage back, and can reach it when
-// the calls in progress have ended.
+// ErrBusy is returned by Room.Freeze at Loops: the room has taken the stage back, and can reach it
+// when the calls in progress have ended.
 var ErrBusy = errors.New("clients do not come to rest")
 
 // Work is what keeps a server from standing still.

@@ -106,7 +106,8 @@ func (s *Successor) Prepare(within time.Duration, say Hello) (got Restored, err 
 // PID is the number of the process.
 func (s *Successor) PID() int { return s.cmd.Process.Pid }
 
-// HandOver sends the parts of rooms that stand still, and returns when the process has restored them.
+// HandOver sends the parts of rooms that stand still, and returns when the process has restored
+// them.
 func (s *Successor) HandOver(rooms []Room, within time.Duration) (got Restored, err error) {
 	if err := s.conn.SetDeadline(time.Now().Add(within)); err != nil {
 		return got, err

@@ -79,7 +79,8 @@ func (m *table) Usage(_ context.Context, _ string, finished func()) (Usage, erro
 
 func publish(target string, change ...func(*csi.NodePublishVolumeRequest)) *csi.NodePublishVolumeRequest {
 	r := &csi.NodePublishVolumeRequest{
-		VolumeId: "nfs+tcp://nas:2049/data#v", TargetPath: target, VolumeContext: map[string]string{"server": "nas", "share": "/data", "directory": "v"},
+		VolumeId: "nfs+tcp://nas:2049/data#v", TargetPath: target,
+		VolumeContext: map[string]string{"server": "nas", "share": "/data", "directory": "v"},
 		VolumeCapability: &csi.VolumeCapability{
 			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
 			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
@@ -109,16 +110,19 @@ func TestPublish(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(m.asked) != 1 || m.asked[0].Source != "nas:/data/v" || strings.Join(m.asked[0].Options.Data, ",") != "rdma,port=20049,vers=4.2" {
+	if len(m.asked) != 1 || m.asked[0].Source != "nas:/data/v" ||
+		strings.Join(m.asked[0].Options.Data, ",") != "rdma,port=20049,vers=4.2" {
 		t.Errorf("mounts: %+v", m.asked)
 	}
 	_, err := n.NodePublishVolume(t.Context(), publish(target, readOnly))
 	code(t, err, codes.AlreadyExists, "read-only is false, not true")
-	_, err = n.NodePublishVolume(t.Context(), publish(target, func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["directory"] = "w" }))
+	_, err = n.NodePublishVolume(t.Context(),
+		publish(target, func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["directory"] = "w" }))
 	code(t, err, codes.AlreadyExists, "not nas:/data/w")
 
 	s, err := n.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: "v", VolumePath: target})
-	if err != nil || s.GetUsage()[0].GetTotal() != 100 || s.GetUsage()[0].GetAvailable() != 30 || s.GetUsage()[1].GetUsed() != 6 {
+	if err != nil || s.GetUsage()[0].GetTotal() != 100 || s.GetUsage()[0].GetAvailable() != 30 ||
+		s.GetUsage()[1].GetUsed() != 6 {
 		t.Errorf("%v, %v", s, err)
 	}
 	m.fail = unix.EBUSY
@@ -126,7 +130,8 @@ func TestPublish(t *testing.T) {
 	code(t, err, codes.Internal, "still used")
 	m.fail = nil
 	for range 2 {
-		if _, err := n.NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: "v", TargetPath: target}); err != nil {
+		if _, err := n.NodeUnpublishVolume(t.Context(),
+			&csi.NodeUnpublishVolumeRequest{VolumeId: "v", TargetPath: target}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -146,7 +151,8 @@ func TestPublish(t *testing.T) {
 		if !m.list[0].ReadOnly {
 			t.Errorf("%+v", m.list)
 		}
-		if _, err := n.NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: "v", TargetPath: target}); err != nil {
+		if _, err := n.NodeUnpublishVolume(t.Context(),
+			&csi.NodeUnpublishVolumeRequest{VolumeId: "v", TargetPath: target}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -169,7 +175,10 @@ func TestUnpublishKeepsFiles(t *testing.T) {
 // TestUnpublishBelow: what was mounted over something else leaves that.
 func TestUnpublishBelow(t *testing.T) {
 	target := t.TempDir()
-	m := &table{list: []Mounted{{Source: "tmpfs", Target: target, Type: "tmpfs"}, {Source: "nas:/data/v", Target: target, Type: "nfs4"}}}
+	m := &table{list: []Mounted{
+		{Source: "tmpfs", Target: target, Type: "tmpfs"},
+		{Source: "nas:/data/v", Target: target, Type: "nfs4"},
+	}}
 	n := &node{mounter: m}
 	_, err := n.NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: "v", TargetPath: target})
 	code(t, err, codes.Internal, "something else")
@@ -263,7 +272,8 @@ func TestArguments(t *testing.T) {
 	if err != nil || flags != unix.MS_NOATIME|unix.MS_RDONLY || data != "rdma,port=20049,vers=4.2,hard,addr=fd00::7" {
 		t.Errorf("%#x %q %v", flags, data, err)
 	}
-	if _, _, err := arguments(t.Context(), Mount{Server: "nobody"}, lookup); err == nil || !strings.Contains(err.Error(), "address of the server") {
+	if _, _, err := arguments(t.Context(), Mount{Server: "nobody"}, lookup); err == nil ||
+		!strings.Contains(err.Error(), "address of the server") {
 		t.Error(err)
 	}
 }
@@ -276,7 +286,8 @@ func TestKernel(t *testing.T) {
 		t.Errorf("%v, %v", list, err)
 	}
 	done := make(chan struct{})
-	if u, err := k.Usage(t.Context(), t.TempDir(), func() { close(done) }); err != nil || u.TotalBytes == 0 || u.UsedBytes > u.TotalBytes {
+	if u, err := k.Usage(t.Context(), t.TempDir(), func() { close(done) }); err != nil || u.TotalBytes == 0 ||
+		u.UsedBytes > u.TotalBytes {
 		t.Errorf("%+v, %v", u, err)
 	}
 	<-done

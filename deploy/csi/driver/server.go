@@ -1,7 +1,8 @@
-// Package driver implements the Container Storage Interface, version 1, for servers of NFS: Identity,
-// Controller and Node (github.com/container-storage-interface/spec). A volume is a directory below an
-// export. The controller makes and removes it with nfs/dial and mounts nothing; a node mounts it with the
-// kernel's client, over RDMA unless it is told otherwise, directly at the path of the pod.
+// Package driver implements the Container Storage Interface, version 1, for servers of NFS:
+// Identity, Controller and Node (github.com/container-storage-interface/spec). A volume is a
+// directory below an export. The controller makes and removes it with nfs/dial and mounts nothing;
+// a node mounts it with the kernel's client, over RDMA unless it is told otherwise, directly at the
+// path of the pod.
 //
 // The services keep no state between calls except the volumes and paths that calls work on. A
 // volume's identifier, and a record on the server beside its directory, have the rest.
@@ -117,7 +118,8 @@ func listen(endpoint string) (net.Listener, error) {
 	return net.Listen("unix", name)
 }
 
-// logged writes a line for each call: a failure as an error, a success that changes something as information.
+// logged writes a line for each call: a failure as an error, a success that changes something as
+// information.
 func logged(log *zap.Logger) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, call grpc.UnaryHandler) (any, error) {
 		begin := time.Now()

@@ -13,7 +13,10 @@ func TestDirName(t *testing.T) {
 		}
 	}
 	seen := make(map[string]string)
-	for _, name := range []string{"", ".", "..", "../x", "/", "a/b", ".hidden", "-rf", "a\x00b", "a\nb", recordDir, strings.Repeat("x", 128), strings.Repeat("x", 127), "a#b", "ä", "a#retain"} {
+	for _, name := range []string{
+		"", ".", "..", "../x", "/", "a/b", ".hidden", "-rf", "a\x00b", "a\nb", recordDir,
+		strings.Repeat("x", 128), strings.Repeat("x", 127), "a#b", "ä", "a#retain",
+	} {
 		got := dirName(name)
 		if !isDirName(got) || got == name || seen[got] != "" {
 			t.Errorf("%q became %q, as %q did", name, got, seen[got])
@@ -48,9 +51,12 @@ func TestIdentifiers(t *testing.T) {
 		}
 	}
 	for _, id := range []string{
-		"", "#", "vol-1", "nfs+tcp://h:2049/data", "nfs+tcp://h:2049/data#", "nfs+tcp://h:2049/data#..", "nfs+tcp://h:2049/data#a/b",
-		"nfs+tcp://h:2049/data#.rstored-csi", "nfs+tcp://h:2049/data/../etc#a", "nfs+tcp://h:2049/data/v/../#v", "nfs+tcp://h/data#a", "nfs://h:2049/data#a",
-		"NFS+TCP://h:2049/data#a", "nfs+tcp://h:2049/data/#a", "nfs+tcp://h:2049/data#a#keep", "nfs+tcp://h:2049/data#a#retain#retain",
+		"", "#", "vol-1", "nfs+tcp://h:2049/data", "nfs+tcp://h:2049/data#", "nfs+tcp://h:2049/data#..",
+		"nfs+tcp://h:2049/data#a/b",
+		"nfs+tcp://h:2049/data#.rstored-csi", "nfs+tcp://h:2049/data/../etc#a", "nfs+tcp://h:2049/data/v/../#v",
+		"nfs+tcp://h/data#a", "nfs://h:2049/data#a",
+		"NFS+TCP://h:2049/data#a", "nfs+tcp://h:2049/data/#a", "nfs+tcp://h:2049/data#a#keep",
+		"nfs+tcp://h:2049/data#a#retain#retain",
 		"nfs+tcp://h:2049/%64ata#a", "ftp://h/data#a", "nfs+tcp://h:2049/" + strings.Repeat("d", idMax) + "#a",
 	} {
 		if v, err := parseID(id); err == nil {
@@ -66,7 +72,8 @@ func TestIdentifiers(t *testing.T) {
 	}
 }
 
-// FuzzParseID: whatever is taken is written again as it was read, and names one directory below the share.
+// FuzzParseID: whatever is taken is written again as it was read, and names one directory below the
+// share.
 func FuzzParseID(f *testing.F) {
 	f.Add("nfs+tcp://10.0.0.1:2049/data#pvc-1")
 	f.Add("nfs+rdma://[fd00::1]:20049/a%23b#pvc-1#retain")
@@ -75,7 +82,8 @@ func FuzzParseID(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again, err := v.id(); err != nil || again != id || strings.ContainsAny(v.directory, "/\x00") || strings.HasPrefix(v.directory, ".") {
+		if again, err := v.id(); err != nil || again != id || strings.ContainsAny(v.directory, "/\x00") ||
+			strings.HasPrefix(v.directory, ".") {
 			t.Errorf("%q: %+v, %q, %v", id, v, again, err)
 		}
 	})
@@ -93,11 +101,13 @@ func TestClass(t *testing.T) {
 		}
 		return m
 	}
-	c, err := parseClass(with("csi.storage.k8s.io/pvc/name", "x", "uid", "7", "mode", "2770", "onDelete", "retain", "controllerTransport", "rdma", "transport", "tcp", "port", "12049"))
+	c, err := parseClass(with("csi.storage.k8s.io/pvc/name", "x", "uid", "7", "mode", "2770", "onDelete", "retain",
+		"controllerTransport", "rdma", "transport", "tcp", "port", "12049"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if *c.uid != 7 || c.gid != nil || c.mode != 0o2770 || !c.retain || c.controller.String() != "nfs+rdma://nas:20049/data" || c.transport != "tcp" || c.port != 12049 {
+	if *c.uid != 7 || c.gid != nil || c.mode != 0o2770 || !c.retain ||
+		c.controller.String() != "nfs+rdma://nas:20049/data" || c.transport != "tcp" || c.port != 12049 {
 		t.Errorf("%+v", c)
 	}
 	if m := c.context(); m["server"] != "nas" || m["share"] != "/data" || m["transport"] != "tcp" || m["port"] != "12049" {
@@ -158,7 +168,10 @@ func TestMountOptions(t *testing.T) {
 		{p: place{transport: "tcp", port: 99}, in: "port=99", data: "tcp,port=99,vers=4.2"},
 		{in: "tcp,nconnect=4,hard", data: "tcp,port=2049,vers=4.2,nconnect=4,hard"},
 		{in: "proto=rdma6,vers=4.1", data: "rdma,port=20049,vers=4.1"},
-		{in: "defaults,rw,_netdev,x-systemd.automount,noatime, nosuid", flags: "noatime,nosuid", data: "rdma,port=20049,vers=4.2"},
+		{
+			in: "defaults,rw,_netdev,x-systemd.automount,noatime, nosuid", flags: "noatime,nosuid",
+			data: "rdma,port=20049,vers=4.2",
+		},
 		{readOnly: true, flags: "ro", data: "rdma,port=20049,vers=4.2"},
 		{in: "ro", flags: "ro", data: "rdma,port=20049,vers=4.2"},
 		{in: "nfsvers=3,nolock", data: "rdma,port=20049,vers=3,nolock"},
@@ -208,7 +221,8 @@ func TestMountinfo(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	long := "30 22 0:60 / /run/x rw - overlay overlay rw,lowerdir=" + strings.Repeat("/layer:", 20_000)
-	if got, err := parseMountinfo(long + "\n90 22 0:50 / /var/lib/v rw - nfs4 nas:/x rw\n"); err != nil || len(got) != 2 || got[1].Source != "nas:/x" {
+	if got, err := parseMountinfo(long + "\n90 22 0:50 / /var/lib/v rw - nfs4 nas:/x rw\n"); err != nil || len(got) != 2 ||
+		got[1].Source != "nas:/x" {
 		t.Errorf("behind a long line: %d, %v", len(got), err)
 	}
 	for _, bad := range []string{"22 1 259:2 / / rw", "22 - ext4 x", "a b c d e f g - "} {

@@ -144,16 +144,19 @@ func bindError(addr netip.Addr, err error) error {
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
 		if _, e := os.Stat("/sys/module/rdma_rxe"); e == nil {
-			return fmt.Errorf("UDP port %d on %v is taken: the kernel's rdma_rxe module is loaded and holds the port on all addresses; unload it, or run in another network namespace: %w", wire.Port, addr, err)
+			return fmt.Errorf("UDP port %d on %v is taken: the kernel's rdma_rxe module is loaded and holds the port on all "+
+				"addresses; unload it, or run in another network namespace: %w", wire.Port, addr, err)
 		}
 		hint := "a client on the host of its server takes another address, for example 127.0.0.x"
 		if addr.IsLoopback() {
 			hint = "each process on a host needs an address of its own, here another 127.0.0.x"
 			if addr.Is6() {
-				hint = "IPv6 has one loopback address, and each process needs an address of its own; use 127.0.0.1 on the host itself"
+				hint = "IPv6 has one loopback address, and each process needs an address of its own; use 127.0.0.1 on the host " +
+					"itself"
 			}
 		}
-		return fmt.Errorf("UDP port %d on %v is taken by another RDMA process, or the kernel's rdma_rxe module, and RoCEv2 knows no other port: %s: %w", wire.Port, addr, hint, err)
+		return fmt.Errorf("UDP port %d on %v is taken by another RDMA process, or the kernel's rdma_rxe module, and "+
+			"RoCEv2 knows no other port: %s: %w", wire.Port, addr, hint, err)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return fmt.Errorf("%v is not an address of this host: %w", addr, err)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package netns gives a test network namespaces of its own, joined by virtual Ethernet links. They have no names, and
-// end with the process.
+// Package netns gives a test network namespaces of its own, joined by virtual Ethernet links. They
+// have no names, and end with the process.
 package netns
 
 import (
@@ -21,7 +21,8 @@ type Space struct {
 	work chan func()
 }
 
-// New makes a namespace whose loopback interface is up. It skips the test where that is not allowed.
+// New makes a namespace whose loopback interface is up. It skips the test where that is not
+// allowed.
 func New(t testing.TB) *Space {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -85,13 +86,14 @@ func (s *Space) IP(t testing.TB, words string) {
 	}
 }
 
-// Join makes a link between the interface near of s and the interface far of the other namespace, and brings both up.
-// It skips the test where the kernel has no veth.
+// Join makes a link between the interface near of s and the interface far of the other namespace,
+// and brings both up. It skips the test where the kernel has no veth.
 func (s *Space) Join(t testing.TB, near string, other *Space, far string, mtu int) {
 	t.Helper()
 	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), other.file.Fd())
 	m := fmt.Sprint(mtu)
-	_, err := s.Run("ip", "link", "add", "name", near, "mtu", m, "type", "veth", "peer", "name", far, "mtu", m, "netns", path)
+	_, err := s.Run("ip", "link", "add", "name", near, "mtu", m, "type", "veth", "peer", "name", far, "mtu", m, "netns",
+		path)
 	switch {
 	case err == nil:
 	case strings.Contains(err.Error(), "Unknown device type"), strings.Contains(err.Error(), "not supported"):

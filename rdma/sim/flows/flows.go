@@ -306,7 +306,10 @@ func (x *Experiment) visit(e *end, now rdma.Time) {
 	}
 	if f := e.flow; f != nil && now >= f.begin {
 		for ; f.under < x.cfg.Depth; f.under++ {
-			err := e.qp.PostSend(now, []rdma.SendWR{{Op: x.cfg.Op, Flags: rdma.Signaled, SGL: []rdma.SGE{{Buf: data[:x.cfg.Message]}}}})
+			err := e.qp.PostSend(now, []rdma.SendWR{{
+				Op: x.cfg.Op, Flags: rdma.Signaled,
+				SGL: []rdma.SGE{{Buf: data[:x.cfg.Message]}},
+			}})
 			if err != nil {
 				panic(err)
 			}

@@ -65,14 +65,16 @@ func TestShares(t *testing.T) {
 				}, 100*ms, 300*ms)
 				share, fair := r.Goodput()/rate, r.Fairness()
 				t.Logf("%.2f of the port, fairness %.3f; %d packets, %d again, %d timeouts, %d dropped, %d marked",
-					share, fair, r.Requester.TxPackets, r.Requester.TxRetransmits, r.Requester.AckTimeouts, r.Net.QueueDrops+r.Net.BufferDrops, r.Net.Marked)
+					share, fair, r.Requester.TxPackets, r.Requester.TxRetransmits, r.Requester.AckTimeouts,
+					r.Net.QueueDrops+r.Net.BufferDrops, r.Net.Marked)
 				if share < op.least {
 					t.Errorf("%.3f of the port, want %.3f", share, op.least)
 				}
 				if fair < 0.9 {
 					t.Errorf("Jain's index is %.3f, want 0.9", fair)
 				}
-				if r.Net.Marked > 0 && (r.Requester.CNPHandled+r.Responder.CNPHandled == 0 || r.Requester.TxCNP+r.Responder.TxCNP == 0) {
+				if r.Net.Marked > 0 && (r.Requester.CNPHandled+r.Responder.CNPHandled == 0 ||
+					r.Requester.TxCNP+r.Responder.TxCNP == 0) {
 					t.Errorf("%d packets were marked, and nobody cared", r.Net.Marked)
 				}
 			})

@@ -59,9 +59,18 @@ func TestFrames(t *testing.T) {
 		pcap []byte
 		time int64
 	}{
-		{"little endian", capture(binary.LittleEndian, magicMicro, ether(0x0806, false, make([]byte, 28)), roce), 1700000000_123456000},
-		{"big endian, nanoseconds", capture(binary.BigEndian, magicNano, ether(etherIPv4, false, ip4(1, 53, "name")), roce), 1700000000_000123456},
-		{"VLAN", capture(binary.LittleEndian, magicMicro, nil, ether(etherIPv4, true, ip4(0x718c, rocePort, "datagram"))), 1700000000_123456000},
+		{
+			"little endian", capture(binary.LittleEndian, magicMicro, ether(0x0806, false, make([]byte, 28)), roce),
+			1700000000_123456000,
+		},
+		{
+			"big endian, nanoseconds", capture(binary.BigEndian, magicNano, ether(etherIPv4, false, ip4(1, 53, "name")), roce),
+			1700000000_000123456,
+		},
+		{
+			"VLAN", capture(binary.LittleEndian, magicMicro, nil, ether(etherIPv4, true, ip4(0x718c, rocePort, "datagram"))),
+			1700000000_123456000,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			fs, err := Frames(c.pcap)
@@ -69,14 +78,16 @@ func TestFrames(t *testing.T) {
 				t.Fatalf("%d frames, %v", len(fs), err)
 			}
 			f := fs[0]
-			if f.Number != 2 || f.Time != c.time || f.ID != 0x718c || !f.DF || f.TOS != 0xc2 || f.SrcPort != 0xc001 || string(f.Datagram) != "datagram" ||
+			if f.Number != 2 || f.Time != c.time || f.ID != 0x718c || !f.DF || f.TOS != 0xc2 || f.SrcPort != 0xc001 ||
+				string(f.Datagram) != "datagram" ||
 				f.Src != netip.MustParseAddr("192.0.2.1") || f.Dst != netip.MustParseAddr("192.0.2.2") {
 				t.Errorf("%+v", f)
 			}
 		})
 	}
 	fs, err := Frames(capture(binary.LittleEndian, magicMicro, ether(etherIPv6, false, ip6("six"))))
-	if err != nil || len(fs) != 1 || fs[0].TOS != 0xc2 || fs[0].Src != netip.MustParseAddr("2000::1") || string(fs[0].Datagram) != "six" {
+	if err != nil || len(fs) != 1 || fs[0].TOS != 0xc2 || fs[0].Src != netip.MustParseAddr("2000::1") ||
+		string(fs[0].Datagram) != "six" {
 		t.Errorf("IPv6: %+v, %v", fs, err)
 	}
 }

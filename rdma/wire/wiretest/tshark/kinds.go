@@ -46,8 +46,8 @@ var number = regexp.MustCompile(`[0-9]+`)
 // Without tshark the error is exec.ErrNotFound. When tshark fails half way, at a
 // capture that ends inside a packet for one, what it said so far comes with the error.
 func Kinds(ctx context.Context, pcap string, from ...string) (map[string]int, error) {
-	// File data that begins with the number of an Ethernet protocol and two bytes of zero is taken for an encapsulated
-	// frame. It is data of files, and no message of ours.
+	// File data that begins with the number of an Ethernet protocol and two bytes of zero is taken for
+	// an encapsulated frame. It is data of files, and no message of ours.
 	filter := fmt.Sprintf("infiniband and not frame.protocols contains \"infiniband:ethertype\" and "+
 		"(_ws.expert.severity >= %d or _ws.malformed)", severityWarning)
 	var senders []string
@@ -197,7 +197,8 @@ func dissect(ctx context.Context, pcap, filter string, fields ...string) ([][][]
 // the RoCE packets of a capture, and their replies, each XID once.
 func Callbacks(ctx context.Context, pcap string) (calls, replies int, err error) {
 	const program, compound = 0x40000000, 1
-	lines, err := dissect(ctx, pcap, fmt.Sprintf("infiniband and rpc.program == %d and rpc.procedure == %d", program, compound), "rpc.msgtyp", "rpc.xid")
+	lines, err := dissect(ctx, pcap,
+		fmt.Sprintf("infiniband and rpc.program == %d and rpc.procedure == %d", program, compound), "rpc.msgtyp", "rpc.xid")
 	seen := make(map[string]bool)
 	for _, f := range lines {
 		if len(f[0]) == 0 || len(f[1]) == 0 || seen[f[0][0]+f[1][0]] {

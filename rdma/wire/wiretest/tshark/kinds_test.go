@@ -15,7 +15,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// TestDataIsNoFrame: file data in an RDMA WRITE that begins as an Ethernet protocol (CGMP here) does is no complaint.
+// TestDataIsNoFrame: file data in an RDMA WRITE that begins as an Ethernet protocol (CGMP here)
+// does is no complaint.
 func TestDataIsNoFrame(t *testing.T) {
 	if _, err := exec.LookPath("tshark"); errors.Is(err, exec.ErrNotFound) {
 		t.Skip("tshark is not installed")
@@ -34,7 +35,8 @@ func TestDataIsNoFrame(t *testing.T) {
 	if err := os.WriteFile(name, file, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := Count(ctx, name, "frame.protocols contains \"infiniband:ethertype\" and _ws.malformed"); err != nil || n != 1 {
+	if n, err := Count(ctx, name, "frame.protocols contains \"infiniband:ethertype\" and _ws.malformed"); err != nil ||
+		n != 1 {
 		t.Fatalf("%d packets are misread, want 1: %v", n, err)
 	}
 	if kinds, err := Kinds(ctx, name); err != nil || len(kinds) > 0 {

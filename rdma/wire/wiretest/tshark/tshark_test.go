@@ -64,6 +64,7 @@ func TestKernel(t *testing.T) {
 		return
 	}
 	if kept := slices.Sorted(maps.Keys(Allowed())); !slices.Equal(kept, kinds) {
-		t.Errorf("the captures give\n%s\nand testdata/kernel-kinds.txt has\n%s", strings.Join(kinds, "\n"), strings.Join(kept, "\n"))
+		t.Errorf("the captures give\n%s\nand testdata/kernel-kinds.txt has\n%s", strings.Join(kinds, "\n"),
+			strings.Join(kept, "\n"))
 	}
 }
