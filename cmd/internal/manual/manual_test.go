@@ -173,18 +173,23 @@ func literals(t *testing.T) (out []string) {
 			var s scanner.Scanner
 			set := token.NewFileSet()
 			s.Init(set.AddFile(name, -1, len(text)), text, nil, 0)
+			var before [2]token.Token // a string that goes on behind a + is one
 			for {
 				_, kind, lit := s.Scan()
 				if kind == token.EOF {
 					return nil
 				}
-				if kind != token.STRING {
-					continue
+				if kind == token.STRING {
+					if lit, err = strconv.Unquote(lit); err != nil {
+						return err
+					}
+					if before == [2]token.Token{token.STRING, token.ADD} {
+						out[len(out)-1] += lit
+					} else {
+						out = append(out, lit)
+					}
 				}
-				if lit, err = strconv.Unquote(lit); err != nil {
-					return err
-				}
-				out = append(out, lit)
+				before = [2]token.Token{before[1], kind}
 			}
 		})
 		if err != nil {
