@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
@@ -212,4 +215,23 @@ func parseExports(t *testing.T, specs ...string) []config.Export {
 		out = append(out, e)
 	}
 	return out
+}
+
+// TestStopAtOnce: a daemon that stops before the control interface serves leaves no socket that
+// answers the next one.
+func TestStopAtOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Daemon{listener: l}
+	d.control = control.NewServer(d, control.Access{}, zap.NewNop(), nil)
+	if err := d.closeControl(); err != nil {
+		t.Error(err)
+	}
+	if c, err := net.Dial("unix", path); err == nil {
+		_ = c.Close()
+		t.Error("the socket answers")
+	}
 }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"net"
 
 	"go.uber.org/zap"
 )
@@ -44,9 +45,9 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	case err = <-drained:
 	case <-ctx.Done():
 		d.log.Warn("not everything ended in time; stopping all the same")
-		return d.control.Close()
+		return d.closeControl()
 	}
-	err = errors.Join(err, d.ExportSet.Close(), d.control.Close(), d.state.Close())
+	err = errors.Join(err, d.ExportSet.Close(), d.closeControl(), d.state.Close())
 	if err == nil {
 		d.ports.FreeMemory()
 	}
@@ -82,4 +83,14 @@ func (d *Daemon) release() {
 	if d.state != nil {
 		_ = d.state.Close()
 	}
+}
+
+// closeControl ends the control interface. It closes the listener itself, too: the goroutine that
+// serves it may not have begun, and a daemon that starts next would find the socket answering.
+func (d *Daemon) closeControl() error {
+	err := d.control.Close()
+	if e := d.listener.Close(); !errors.Is(e, net.ErrClosed) {
+		err = errors.Join(err, e)
+	}
+	return err
 }
