@@ -9,7 +9,18 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// aclsOf is the store of an export, nil if that has no ACLs.
+// ACLs of version 4 are mapped to POSIX ACLs, which the stores have (package nfs/acl). The
+// attribute acl is an array:
+//
+//	uint32 number | nfsace4 ...
+//	nfsace4: uint32 type | uint32 flag | uint32 access_mask | utf8str_mixed who
+//
+// A directory has two POSIX ACLs. ACEs with an inheritance flag make its default ACL, which new
+// objects inherit. ACEs without INHERIT_ONLY make its access ACL, so that an ACE can count in both.
+// dacl and sacl (RFC 8881 sections 6.2.2 and 6.2.3) are not supported: POSIX ACLs have neither
+// automatic inheritance nor audit entries.
+
+// aclsOf returns the store of an export if it has ACLs, else nil. x may be nil.
 func aclsOf(x *nfs.Export) blockstore.ACLs {
 	if x == nil || !x.FS.Limits().ACLs {
 		return nil
@@ -18,20 +29,27 @@ func aclsOf(x *nfs.Export) blockstore.ACLs {
 	return s
 }
 
-// attrSet are attributes that a client sets.
+// attrSet has the attributes that a client sets. It belongs to one operation.
 type attrSet struct {
 	blockstore.SetAttr
-	umask uint32 // of mode_umask; the mode is not under it yet
-	acl   *aclSet
+	umask uint32  // of mode_umask; prepareNew applies it to the mode
+	acl   *aclSet // nil: no ACL is set
 }
 
-// aclSet is an ACL that a client sets: its ACEs, and what prepare made of them.
+// aclSet is an ACL that a client sets: its ACEs, and the POSIX ACLs that prepare made of them.
+// inherit is nil for a file, and for a directory without inherited ACEs.
 type aclSet struct {
 	aces            []acl.ACE
 	access, inherit blockstore.ACL
 }
 
 // decodeACL reads the attribute acl. whole is false if nothing behind it can be read.
+//
+//	more entries than fit into the rest of the fattr4  FBIG, as the Linux server; whole is false
+//	a user or group that is unknown here               BADOWNER; the rest was read
+//	malformed                                          an error of d, for decodeSetAttr to find
+//
+// The first check comes before any memory is allocated: the number of entries is the client's.
 func (k *compound) decodeACL(d *xdr.Decoder) (s *aclSet, st nfs.Status, whole bool) {
 	aces, err := acl.Decode(d, k.s.cfg.Names.Parse)
 	switch {
@@ -63,7 +81,10 @@ func (k *compound) aces(o *object, a *blockstore.Attr) ([]acl.ACE, nfs.Status) {
 	return acl.FromPOSIX(access, inherit, dir), nfs.OK
 }
 
-// prepare maps the ACL for an object that is a directory or not, if one is set.
+// prepare maps the ACL for an object that is a directory or not, if one is set. An ACL that POSIX
+// ACLs cannot express is ATTRNOTSUPP, before anything is changed. Such are AUDIT and ALARM entries,
+// unknown flags, and inheritance of a file. Bits of a mask without a POSIX permission are dropped
+// silently.
 func (s *attrSet) prepare(dir bool) nfs.Status {
 	if s.acl == nil {
 		return nfs.OK
@@ -78,6 +99,14 @@ func (s *attrSet) prepare(dir bool) nfs.Status {
 // prepareNew is prepare for a new object in parent, and computes its mode: the umask counts only
 // where no ACL is inherited (RFC 8275 section 4). An exclusive create sets the mode in a second
 // step, when the object has inherited its ACL, so the mode has to be what the ACL leaves of it.
+//
+//	parent's default ACL  not exclusive          exclusive
+//	none                  mode without umask     mode without umask
+//	set                   mode; the store        mode without the bits that the
+//	                      applies the ACL        default ACL does not have
+//
+// The parent can get another default ACL before the object is made. The mode is then that of a
+// create a moment earlier.
 func (k *compound) prepareNew(parent *object, s *attrSet, dir, exclusive bool) nfs.Status {
 	if st := s.prepare(dir); st != nfs.OK {
 		return st
@@ -104,7 +133,9 @@ func (k *compound) prepareNew(parent *object, s *attrSet, dir, exclusive bool) n
 }
 
 // setACL sets a prepared ACL. For a directory that includes the ACL that new objects inherit: an
-// ACL without inherited ACEs removes it.
+// ACL without inherited ACEs removes it. The two calls are not atomic. If the second one fails the
+// access ACL stays set, and the result of the operation does not list acl. Only the owner may set
+// it; the store checks that.
 func (k *compound) setACL(o *object, s *aclSet, dir bool) nfs.Status {
 	store := aclsOf(o.x)
 	if store == nil {

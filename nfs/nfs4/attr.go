@@ -5,7 +5,10 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// Attributes (RFC 8881 section 5, RFC 7862 section 12.2).
+// Attributes (RFC 8881 section 5, RFC 7862 section 12.2, RFC 8275, RFC 8276). A number is the bit
+// in a bitmap4. Numbers without a constant are attributes that this server does not support, such
+// as those of layouts (62 to 66), retention (69 to 73) and sec_label (80). A GETATTR of them leaves
+// them out. A SETATTR of them is ATTRNOTSUPP.
 const (
 	AttrSupported     = 0
 	AttrType          = 1
@@ -67,21 +70,26 @@ const (
 
 // lastAttr is the highest attribute number of each minor version. RFC 7530 ends with
 // mounted_on_fileid, RFC 8881 with fs_charset_cap. RFC 7862, 8275 and 8276 added those of version
-// 4.2.
+// 4.2. A client of an earlier version that asks for a later attribute gets none: its own XDR does
+// not know how long the value is.
 var lastAttr = [minorMax + 1]int{AttrMountedOn, AttrCharsetCap, AttrXattrSupport}
 
 var (
-	// settable can be set by SETATTR.
+	// settable can be set by SETATTR. Every other supported attribute is INVAL there (RFC 8881
+	// section 5.5).
 	settable = BitmapOf(AttrSize, AttrACL, AttrMode, AttrOwner, AttrOwnerGroup, AttrTimeAccSet, AttrTimeModSet)
-	// settableNew can be set at creation.
+	// settableNew can be set at creation. mode_umask has a meaning only there (RFC 8275).
 	settableNew = settable.or(BitmapOf(AttrModeUmask))
-	// settableExcl can be set by an exclusive create: no times, because the store keeps the verifier
-	// in them.
+	// settableExcl can be set by an exclusive create. It has no times, because the store writes the
+	// verifier into them (RFC 8881 section 18.16.4). suppattr_exclcreat has this set. The Linux
+	// client sets the times by a SETATTR afterwards.
 	settableExcl = settableNew.without(BitmapOf(AttrTimeAccSet, AttrTimeModSet))
 	// writeOnly cannot be read: GETATTR, READDIR, VERIFY and NVERIFY of one of them are INVAL (RFC
 	// 8881 section 5.5).
 	writeOnly = BitmapOf(AttrTimeAccSet, AttrTimeModSet, AttrModeUmask)
 	// ofStat needs the store's Stat, ofQuota its Quota. A GETATTR without them makes neither call.
+	// The limits of quota are in both, as the space that is left on the file system bounds them
+	// too.
 	ofStat = BitmapOf(AttrQuotaHard, AttrQuotaSoft, AttrFilesAvail, AttrFilesFree, AttrFilesTotal,
 		AttrSpaceAvail, AttrSpaceFree, AttrSpaceTotal)
 	ofQuota = BitmapOf(AttrQuotaHard, AttrQuotaSoft, AttrQuotaUsed)
@@ -91,7 +99,8 @@ var (
 )
 
 // supported returns the attributes of the minor version that an export has. x is nil for the pseudo
-// file system.
+// file system. The set is per file system (RFC 8881 section 5.8.1.1): all objects of an export have
+// the same, so it depends on the store's Limits and not on the object.
 func (k *compound) supported(x *nfs.Export) Bitmap {
 	b := supportedBy[k.minor]
 	if aclsOf(x) == nil {
@@ -106,7 +115,7 @@ func (k *compound) supported(x *nfs.Export) Bitmap {
 	return b
 }
 
-// quotasOf is the store of an export, nil if that has no quotas.
+// quotasOf returns the store of an export if it has quotas, else nil. x may be nil.
 func quotasOf(x *nfs.Export) blockstore.Quotas {
 	if x == nil || !x.FS.Limits().Quotas {
 		return nil
@@ -115,6 +124,7 @@ func quotasOf(x *nfs.Export) blockstore.Quotas {
 	return q
 }
 
-// changeOf is the change attribute. That it is the time of the last change is what
-// change_attr_type says. Stores make these times differ for every two changes of theirs.
+// changeOf returns the change attribute: the ctime in nanoseconds since 1970. change_attr_type says
+// so to the client (TIME_METADATA). A server may do this only if two changes never get the same
+// time (RFC 8881 section 5.8.1.4). Stores make these times differ for every two changes of theirs.
 func changeOf(a *blockstore.Attr) uint64 { return uint64(a.Ctime.UnixNano()) }

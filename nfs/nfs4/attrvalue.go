@@ -10,24 +10,26 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// subject is an object with everything that its attributes are made of.
+// subject is an object with everything that its attributes are made of. Only the parts that the
+// wanted attributes need are filled in; the others are zero. Nothing in it is a reference into the
+// call's buffers.
 type subject struct {
 	object
 	k      *compound
 	attr   blockstore.Attr
-	change uint64     // the change attribute
-	at     *node      // the node of the pseudo file system whose export's root it is, or nil
-	fault  nfs.Status // what rdattr_error says
+	change uint64     // the change attribute; knowledge.apply can replace it
+	at     *node      // of a root, if mounted_on_fileid is wanted; else nil
+	fault  nfs.Status // rdattr_error; if it is not OK the other attributes are left out
 
-	stat  blockstore.Stat
-	quota blockstore.Quota
-	aces  []acl.ACE
-	limit blockstore.Limits
+	stat  blockstore.Stat   // for ofStat
+	quota blockstore.Quota  // for ofQuota
+	aces  []acl.ACE         // for acl
+	limit blockstore.Limits // of the store
 }
 
-// subject asks the store for what the wanted attributes of an object are made of.
-// It belongs to the compound until the next call of subject: on the heap, each GETATTR would
-// allocate one.
+// subject asks the store for what the wanted attributes of an object are made of. The result is
+// compound.sub. It is valid until the next call of subject or newSubject: on the heap, each GETATTR
+// would allocate one. A second subject at one time is not possible.
 func (k *compound) subject(o *object, want Bitmap) (*subject, nfs.Status) {
 	s := k.newSubject(o)
 	if o.node != nil {
@@ -43,12 +45,16 @@ func (k *compound) subject(o *object, want Bitmap) (*subject, nfs.Status) {
 	return s, k.of(s, &a, want)
 }
 
+// newSubject returns the compound's subject, cleared but for the object.
 func (k *compound) newSubject(o *object) *subject {
 	k.sub = subject{object: *o, k: k}
 	return &k.sub
 }
 
-// of is subject for an object of an export whose attributes the store has returned already.
+// of fills in the subject of an object of an export whose attributes the store has returned
+// already. It makes at most one call of the store for each of: root, ACL (two for a directory),
+// quota, statfs. These calls come later than the one for attr, so that a GETATTR is no snapshot of
+// one moment.
 func (k *compound) of(s *subject, a *blockstore.Attr, want Bitmap) nfs.Status {
 	s.attr, s.change, s.limit = *a, changeOf(a), s.x.FS.Limits()
 	if want.Has(AttrMountedOn) && a.Type == blockstore.TypeDir {
@@ -77,6 +83,11 @@ func (k *compound) of(s *subject, a *blockstore.Attr, want Bitmap) nfs.Status {
 
 // encodeAttrs appends a fattr4 of the attributes that are wanted and supported. If the object's
 // attributes could not be read, rdattr_error is the only one (RFC 8881 section 5.8.1.12).
+//
+//	bitmap4 | uint32 length of the values in bytes | values in ascending order of their numbers
+//
+// The values have no lengths of their own. If one of them has a wrong size the client misreads all
+// behind it, so the order of Bitmap.Each and the XDR type of each encoder matter.
 func encodeAttrs(e *xdr.Encoder, want Bitmap, s *subject) {
 	want = want.and(s.k.supported(s.x))
 	if s.fault != nfs.OK {
@@ -89,8 +100,10 @@ func encodeAttrs(e *xdr.Encoder, want Bitmap, s *subject) {
 	patch(e, at, uint32(len(e.B)-at-4))
 }
 
-// encoders has a function for each attribute that can be read. init fills it in, because the
-// functions refer to supportedBy, which is made of it.
+// encoders has a function for each attribute that can be read, by its number. init fills it in,
+// because the functions refer to supportedBy, and init makes that of encoders. A nil function is an
+// attribute that is write-only or not supported. Afterwards nothing changes encoders or
+// supportedBy.
 var encoders [AttrXattrSupport + 1]func(e *xdr.Encoder, s *subject)
 
 func init() {
@@ -156,8 +169,10 @@ func init() {
 	}
 }
 
-// encodeFSID appends an fsid4. Every export is a file system, even two exports of the same
-// directory tree, because their handles differ. The pseudo file system is 0, 0.
+// encodeFSID appends an fsid4 (RFC 8881 section 5.8.1.9): uint64 major, uint64 minor. major is the
+// export's FSID, minor its number. Every export is a file system, even two exports of the same
+// directory tree, because their handles differ. The pseudo file system is 0, 0. An export's number
+// is never 0, so that no export is mistaken for it.
 func encodeFSID(e *xdr.Encoder, s *subject) {
 	if s.x == nil {
 		e.Uint64(0)
@@ -168,6 +183,8 @@ func encodeFSID(e *xdr.Encoder, s *subject) {
 	e.Uint64(uint64(s.x.ID))
 }
 
+// encodeACLSupport appends aclsupport (RFC 8881 section 6.2.1.2). A POSIX ACL can express ALLOW and
+// DENY, and neither AUDIT nor ALARM. 0 makes the Linux client send no ACL at all.
 func encodeACLSupport(e *xdr.Encoder, s *subject) {
 	support := uint32(acl.SupportAllow | acl.SupportDeny)
 	if aclsOf(s.x) == nil {
@@ -176,8 +193,11 @@ func encodeACLSupport(e *xdr.Encoder, s *subject) {
 	e.Uint32(support)
 }
 
-// encodeLocations appends an fs_locations: the path of the file system in the pseudo file system.
-// It names no other server.
+// encodeLocations appends an fs_locations: the path of the file system in the pseudo file system,
+// and no locations. MOVED never occurs here, so a client has no reason to look for other servers.
+//
+//	fs_root    uint32 number of components | component4 ...
+//	locations  uint32 number, 0
 func encodeLocations(e *xdr.Encoder, s *subject) {
 	var names []string
 	if s.x != nil { // the pseudo file system is at the root
@@ -192,8 +212,11 @@ func encodeLocations(e *xdr.Encoder, s *subject) {
 	e.Uint32(0)
 }
 
-// encodeMountedOn appends mounted_on_fileid: at the root of an export the number of the directory
-// that the export covers, elsewhere fileid (RFC 8881 section 5.8.2.23).
+// encodeMountedOn appends mounted_on_fileid: at the root of an export the number of its node in the
+// pseudo file system, elsewhere fileid (RFC 8881 section 5.8.2.23). The Linux client shows this
+// number as d_ino of the mount point. It shows fileid as st_ino once it has mounted the export
+// there. Programs that find their working directory by readdir and stat need the difference. The
+// root of all covers no directory, so mounted_on_fileid is fileid there too.
 func encodeMountedOn(e *xdr.Encoder, s *subject) {
 	id := s.attr.FileID
 	if s.at != nil && s.at.parent != nil {
@@ -202,7 +225,8 @@ func encodeMountedOn(e *xdr.Encoder, s *subject) {
 	e.Uint64(id)
 }
 
-// encodeCharset appends fs_charset_cap (RFC 8881 section 14.4).
+// encodeCharset appends fs_charset_cap (RFC 8881 section 14.4). It agrees with checkName, which
+// refuses a name that is not UTF-8 if Config.UTF8 is set.
 func encodeCharset(e *xdr.Encoder, s *subject) {
 	const anyBytes, onlyUTF8 = 1, 2 // FSCHARSET_CAP4_CONTAINS_NON_UTF8, FSCHARSET_CAP4_ALLOWS_ONLY_UTF8
 	capability := uint32(anyBytes)
@@ -212,7 +236,10 @@ func encodeCharset(e *xdr.Encoder, s *subject) {
 	e.Uint32(capability)
 }
 
-// encodeChangeType appends change_attr_type (RFC 7862 section 12.2.3).
+// encodeChangeType appends change_attr_type (RFC 7862 section 12.2.3). With TIME_METADATA the Linux
+// client can order two values of the change attribute, and ignores attributes that are older than
+// those in its cache. With UNDEFINED only a difference counts. A wrong TIME_METADATA would make it
+// ignore newer attributes.
 func encodeChangeType(e *xdr.Encoder, s *subject) {
 	const timeMetadata, undefined = 3, 4
 	how := uint32(timeMetadata)
@@ -222,13 +249,15 @@ func encodeChangeType(e *xdr.Encoder, s *subject) {
 	e.Uint32(how)
 }
 
-// EncodeTime appends an nfstime4.
+// EncodeTime appends an nfstime4: int64 seconds since 1970, uint32 nanoseconds. Before 1970 the
+// seconds are negative and the nanoseconds still count forward, as time.Time has them.
 func EncodeTime(e *xdr.Encoder, t time.Time) {
 	e.Uint64(uint64(t.Unix()))
 	e.Uint32(uint32(t.Nanosecond()))
 }
 
-// DecodeTime reads an nfstime4; 10^9 nanoseconds or more are an error.
+// DecodeTime reads an nfstime4. 10^9 nanoseconds or more are an error of the decoder. It is for
+// clients and tools that read what a server sent.
 func DecodeTime(d *xdr.Decoder) time.Time {
 	t, ok := decodeTime(d)
 	if !ok {
@@ -237,8 +266,8 @@ func DecodeTime(d *xdr.Decoder) time.Time {
 	return t
 }
 
-// decodeTime is DecodeTime for the server: too many nanoseconds are well-formed XDR, whose status
-// is INVAL.
+// decodeTime is DecodeTime for the server. 10^9 nanoseconds or more are well-formed XDR, so the
+// status is INVAL and not BADXDR: ok is false, and the decoder goes on behind the time.
 func decodeTime(d *xdr.Decoder) (t time.Time, ok bool) {
 	s, ns := int64(d.Uint64()), d.Uint32()
 	return time.Unix(s, int64(ns)), ns < uint32(time.Second)

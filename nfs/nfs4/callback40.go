@@ -9,13 +9,26 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Callbacks of version 4.0 (RFC 7530 section 17) go to a program that the client serves itself,
-// over a connection that the server makes. A client gets no delegation before it has answered a
-// CB_NULL there.
+// Callbacks of version 4.0 (RFC 7530 sections 17 and 18) go to a program that the client serves
+// itself, over a connection that the server makes. A client gets no delegation before it has
+// answered a CB_NULL there.
+//
+//	state     what the server does              answer    no answer
+//	unknown   sends CB_NULL                     proven    down
+//	proven    grants and recalls delegations    proven    down
+//	down      CB_NULL again after half a lease  proven    down
+//
+// A client that is down gets CB_PATH_DOWN from RENEW while it has delegations, and no new ones. A
+// firewall between server and client is the usual cause: everything but delegations works.
+//
+// There are no slots and no sequence numbers. A repeated CB_RECALL looks like a new one, which is
+// harmless: the client is returning the delegation already, or answers BAD_STATEID.
 
 const procCBNull = 0
 
-// pathTo gives a client the path that it asked for, and tries it.
+// pathTo sets the path of a client to the address of its SETCLIENTID, and probes it. To is not
+// valid if the address is not the client's own (see setClientID). The client owns the path from
+// SetPath on.
 func (s *Server) pathTo(c *state.Client) {
 	cb := c.Callback()
 	if s.cfg.CallBack == nil || !cb.To.IsValid() {
@@ -26,7 +39,10 @@ func (s *Server) pathTo(c *state.Client) {
 	s.probe40(c)
 }
 
-// probe40 finds out whether a client answers, if that is not known.
+// probe40 sends CB_NULL, if it is not known whether the client answers, or if the client did not
+// answer half a lease ago. Probe admits one probe at a time, so a client that sends RENEW in a loop
+// does not multiply the connections of the server. CB_NULL goes without a credential,
+// which the Linux client accepts for this procedure alone.
 func (s *Server) probe40(c *state.Client) {
 	p := c.Path()
 	if !p.Probe(s.cfg.Now(), s.state.Lease()/2) {
@@ -46,7 +62,16 @@ func (s *Server) answered40(p *state.Path, err error) {
 	p.Answered(err == nil)
 }
 
-// recall40 asks a client of version 4.0 for a delegation.
+// recall40 sends CB_RECALL to a client of version 4.0. It calls Recalled exactly once, also if it
+// sends nothing: until then package state would not recall the delegation again.
+//
+//	CB_COMPOUND4args: tag<> "" | minorversion 0 | callback_ident | count 1 |
+//	CB_RECALL: op 4 | stateid (16) | truncate | fh<128>
+//
+// callback_ident is the word of the SETCLIENTID, by which the client finds the client ID that the
+// call is for. calling is held for reading during Call. Call does not wait, and may run Done before
+// it returns: Done takes the locks of Path and of package state, never calling. ErrTooMany says
+// that the call was not sent, which proves nothing about the client.
 func (s *Server) recall40(r *state.Recall) {
 	p := r.Client.Path()
 	done, ok := s.mayCall()
@@ -78,7 +103,10 @@ func (s *Server) recall40(r *state.Recall) {
 	})
 }
 
-// told40 reports whether a client knows now what it was asked for, as outcome does.
+// told40 reports whether a client has acknowledged the CB_RECALL and will return the delegation.
+// The reply comes from the client and may be anything. What does not decode counts as no answer to
+// the recall, but the path is proven all the same: somebody replies there. A client that
+// acknowledges and never returns the delegation has it revoked after a lease.
 func told40(d *xdr.Decoder) bool {
 	d.Uint32() // the last status
 	d.Opaque(tagMax)

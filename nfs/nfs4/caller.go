@@ -9,9 +9,21 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
+// The identity of a caller is decided in three steps, for each export that a compound enters:
+//
+//	connection   Admits: address, port, transport, partition   no rule: ACCESS
+//	             Protects: TLS                                  WRONGSEC
+//	call         Flavors: AUTH_NONE, AUTH_SYS                   WRONGSEC
+//	user         Identity: squashing, groups of the host        what the store checks
+//
+// A file handle proves nothing about its bearer: PUTFH and each step of a LOOKUP into another
+// export go through enter. AUTH_SYS proves nothing either. A client that an export admits can act
+// as any user that the export does not squash.
+
 // who returns the identity by which the store serves the caller in an object's export. It is made
-// once for each rule, as most compounds stay in one export. It belongs to the compound: what
-// outlives that clones its groups.
+// once for each rule, as most compounds stay in one export. The Cred belongs to the compound, and
+// the next call of who for another export overwrites it: what outlives the call clones the groups.
+// o must have a rule: an object of the pseudo file system has none.
 func (k *compound) who(o *object) *blockstore.Cred {
 	if k.credOf != o.rule {
 		// enter has looked up groups where that may have to wait.
@@ -22,11 +34,21 @@ func (k *compound) who(o *object) *blockstore.Cred {
 }
 
 // deniedRule is the rule of a client that an export is not for. It allows what allowedIfDenied
-// allows.
+// allows. Code compares its address, so it must stay a single variable. If an operation reaches the
+// store in spite of admit, it does so as the anonymous user and for reading alone.
 var deniedRule = nfs.ClientRule{RO: true, Squash: nfs.AllSquash, AnonUID: nfs.AnonID, AnonGID: nfs.AnonID}
 
-// enter finds the rule for the client in an export: OK, ErrAcces if there is none, ErrWrongSec if
-// its calls are of a wrong flavor or its connection lacks TLS, ErrJukebox if it has to come again.
+// enter finds the rule for the client in an export:
+//
+//	OK         the rule
+//	ACCESS     no rule admits the client
+//	WRONGSEC   the flavor of the call, or the protection of the connection, is not the rule's
+//	DELAY      the name of the client's host is being resolved; or again is set
+//
+// A wrong flavor must be WRONGSEC and not ACCESS: on WRONGSEC the Linux client asks by SECINFO
+// which flavors there are. The groups of a user can come from a name service, which may take
+// seconds. On a transport's loop enter sets again instead of waiting, and the DELAY never reaches
+// the client.
 func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 	rule, st := x.Admits(&k.c.Peer)
 	if st == nfs.ErrAcces {
@@ -58,6 +80,10 @@ func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 // the compound leaves its worker and begins again later. If it would wait too long, the client gets
 // DELAY and repeats the call itself. After a change there is no beginning again, so the rest of
 // such a compound is not counted.
+//
+// A compound that touches several exports counts against the first one with a limit: Paid stays set
+// when the call begins again, or it would pay for each attempt. The size counted is that of the
+// request plus what a READ right behind PUTFH asks for. Further READs of the compound are free.
 func (k *compound) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 	if !x.Limited(rule) || k.c.Paid || k.changes {
 		return nfs.OK
@@ -80,8 +106,13 @@ func (k *compound) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 }
 
 // pace is rpc.Proc.Pace: it counts a compound that begins with PUTFH, after SEQUENCE in a session,
-// before it is served. The transport can then delay the call before it has memory for its data.
-// pay counts the others.
+// before it is served. The transport can then delay the call before it has memory for its data. pay
+// counts the others. bulk is the length in bytes of data that the transport has not fetched yet.
+// limit names the export's queue; 0 says that no limit applies. Without take nothing is counted:
+// the transport only asks for the queue.
+//
+// pace reads a handle before SEQUENCE has been checked. A forged handle matches no export and is
+// not limited here: the call fails cheaply in resolve.
 func (s *Server) pace(c *rpc.Call, bulk int, take bool) (limit uint32, wait time.Duration, ok bool) {
 	d := &c.Args
 	size := d.Offset() + d.Remaining() + bulk
@@ -108,7 +139,8 @@ func (s *Server) pace(c *rpc.Call, bulk int, take bool) (limit uint32, wait time
 	return limit, wait, ok
 }
 
-// readCount is how much data a READ asks for, if that is the next operation.
+// readCount is how much data a READ asks for in bytes, if that is the next operation. A count above
+// nfs.MaxIO is what READ would be cut to. d is a copy: the caller's decoder does not move.
 func readCount(d xdr.Decoder) int {
 	if d.Uint32() != OpRead {
 		return 0

@@ -9,22 +9,44 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// volatile are the attributes that a client with a write delegation changes without a call (RFC
-// 8881 section 10.4.3).
+// A client with a write delegation changes the file without a call. If another client asks for
+// attributes that depend on such changes, the server asks the client with the delegation (RFC 8881
+// section 10.4.3):
+//
+//	other client      server                          client with the delegation
+//	GETATTR  ------>  CB_GETATTR{change, size}  --->
+//	                                            <---  change, size
+//	         <------  attributes with its size
+//
+//	no answer in getattrWait, or a reply without both attributes:
+//	         <------  DELAY                CB_RECALL  --->
+//	GETATTR  ------>  the store's attributes    <---  WRITE, DELEGRETURN
+//
+// Within returnWait the GETATTR waits for the DELEGRETURN before it is answered DELAY. A client of
+// version 4.0 is not asked, as it has no session for callbacks: its delegation is recalled at once.
+//
+// Only a worker waits here, never a transport's loop. At most waitersMax workers wait for clients
+// at one time. If there are more, the server recalls the delegation without asking. So clients that
+// never answer cannot keep the other workers from serving.
+
+// volatile are the attributes that a client with a write delegation changes without a call.
 var volatile = BitmapOf(AttrChange, AttrSize, AttrSpaceUsed, AttrTimeMetadata, AttrTimeModify, AttrTimeAccess)
 
 // getattrWait is how long a GETATTR waits for the answer to a CB_GETATTR. If there is none in this
-// time the delegation is recalled.
+// time the delegation is recalled. A later answer finds nobody who waits; it is dropped.
 const getattrWait = 100 * time.Millisecond
 
-// asking is CB_GETATTR (RFC 8881 section 20.1).
+// asking is CB_GETATTR (RFC 8881 section 20.1). Its arguments are nfs_fh4 and bitmap4. Its
+// referring call is the request that gave the delegation. A client that has not got the reply of
+// that request yet waits for it (section 2.10.6.3).
 type asking struct {
 	state.Writer
-	answer chan fileState // of length 1
+	answer chan fileState // of length 1, so that answered never waits
 }
 
-// fileState is what a client with a write delegation says of the file. ok is false if it
-// says nothing.
+// fileState is what a client with a write delegation says of the file. ok is false if there was no
+// answer that makes sense. change and size come from the client and can be any number. They are
+// shown to other clients, and never written to the store.
 type fileState struct {
 	change, size uint64
 	ok           bool
@@ -38,6 +60,8 @@ func (a *asking) encode(s *Server, e *xdr.Encoder) {
 	BitmapOf(AttrChange, AttrSize).Encode(e)
 }
 
+// answered implements request. It can run on a transport's loop, so it must not wait for the reader
+// of answer, which has gone after getattrWait.
 func (a *asking) answered(_ *Server, received bool, st nfs.Status, d *xdr.Decoder) {
 	var f fileState
 	if received && st == nfs.OK {
@@ -49,7 +73,8 @@ func (a *asking) answered(_ *Server, received bool, st nfs.Status, d *xdr.Decode
 	}
 }
 
-// decodeFileState reads a fattr4 of what was asked for.
+// decodeFileState reads a fattr4 of change and size. Other attributes, a missing one, or bytes
+// behind the values make ok false: the server has asked for exactly these two.
 func decodeFileState(d *xdr.Decoder) (f fileState) {
 	got, more := DecodeBitmap(d)
 	vals := xdr.NewDecoder(d.Opaque(fattrMax))
@@ -61,7 +86,9 @@ func decodeFileState(d *xdr.Decoder) (f fileState) {
 	return f
 }
 
-// ask sends a CB_GETATTR and waits for the answer, in a worker. f.ok is false if there is none.
+// ask sends a CB_GETATTR and waits for the answer, in a worker. f.ok is false if there is none, if
+// the client has no usable backchannel, or if too many workers wait already. The caller must hold
+// no lock: the client may need other calls to be served before it answers.
 func (s *Server) ask(w state.Writer) (f fileState) {
 	s.waiting(func() {
 		a := &asking{Writer: w, answer: make(chan fileState, 1)}
@@ -73,7 +100,8 @@ func (s *Server) ask(w state.Writer) (f fileState) {
 	return f
 }
 
-// knowledge is what a client with a write delegation knows of the current file.
+// knowledge is the answer of a client with a write delegation of the current file. The zero value
+// changes no attributes in apply.
 type knowledge struct {
 	w state.Writer
 	fileState
@@ -81,7 +109,13 @@ type knowledge struct {
 
 // current makes the server's attributes of the current file current, if any of the wanted ones is
 // volatile and another client has a write delegation. It asks that client, or recalls the
-// delegation if the client does not answer.
+// delegation if the client does not answer. The status is DELAY until the client has returned the
+// delegation, or the server has revoked it.
+//
+// A delegation that is being recalled already is not asked about (state.Server.Writer): its client
+// writes its data now, and an answer would be out of date at once.
+//
+// The client with the delegation itself is not asked. It knows its own changes.
 func (k *compound) current(want Bitmap) (n knowledge, st nfs.Status) {
 	if k.cur.x == nil || want.and(volatile).empty() {
 		return n, nfs.OK
@@ -96,9 +130,21 @@ func (k *compound) current(want Bitmap) (n knowledge, st nfs.Status) {
 	return n, nfs.ErrJukebox
 }
 
-// apply puts what the client has answered into the attributes. The client reports that it has
-// changed the file, but no times, so the server makes them up (RFC 8881 section 10.4.3): each
-// change of what the client says is a new change attribute and a new time.
+// apply puts the answer of the client into the attributes. The answer has no times, so the server
+// makes them up (RFC 8881 section 10.4.3). c is the change attribute of the file when the client
+// got the delegation:
+//
+//	answer      change attribute                        size      ctime, mtime
+//	change = c  the store's                             store's   the store's
+//	change != c greater than the store's and than       client's  the change attribute
+//	            every one reported before               as nanoseconds
+//
+// Each GETATTR of a changed file gets another change attribute, because the client may have written
+// between two answers. The cost is that the other client drops its cache of the file each time.
+//
+// now is the clock of file times (Config.Wall). A WRITE that the client sends later must get a
+// ctime that is not before the change attribute, or the attribute would go back. So Writer.Change
+// stays 20 ms behind now, the most that the host's ctime lags behind.
 func (n *knowledge) apply(now time.Time, s *subject) {
 	if !n.ok || s.attr.Type != blockstore.TypeReg {
 		return

@@ -10,7 +10,19 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// releaseLockOwner is RELEASE_LOCKOWNER (section 16.37). An owner that has locks is LOCKS_HELD.
+// How a client of version 4.0 becomes known (RFC 7530 sections 9.1.1, 16.33 and 16.34):
+//
+//	client                                     server
+//	SETCLIENTID verifier, id, callback  ---->  unconfirmed record; the older one stays in force
+//	            <----  clientid, confirm
+//	SETCLIENTID_CONFIRM clientid, confirm -->  confirmed; state of an older instance ends
+//	            <----  OK
+//	            <----  CB_NULL                 on a new connection, to the client's address
+//
+// After a restart of the server each client ID is STALE_CLIENTID, and the client begins here.
+
+// releaseLockOwner is RELEASE_LOCKOWNER (section 16.37). An owner that has locks is LOCKS_HELD. One
+// that is unknown is OK: the server may have forgotten the owner before the client did.
 func releaseLockOwner(k *compound) nfs.Status {
 	client := k.c.Args.Uint64()
 	owner := k.c.Args.Opaque(OwnerMax)
@@ -37,8 +49,9 @@ func renew(k *compound) nfs.Status {
 	return k.client.Renewed()
 }
 
-// netidMax and uaddrMax bound what a client says of its address, in bytes: longer than
-// any of these is.
+// netidMax and uaddrMax bound what a client says of its address, in bytes. No netid and no
+// universal address that exists is as long. Both strings are stored with the client, and another
+// client gets to see them with CLID_INUSE.
 const (
 	netidMax = 32
 	uaddrMax = 128
@@ -47,6 +60,13 @@ const (
 // setClientID is SETCLIENTID (RFC 7530 section 16.33). It makes a client record that counts only
 // after SETCLIENTID_CONFIRM with the verifier of this reply. If another principal has the client
 // string the result is CLID_INUSE, with the address of that client.
+//
+//	arguments: verifier (8) | id<1024> | program | netid<> | address<> | callback_ident
+//	OK:        clientid (8) | setclientid_confirm (8)
+//	CLID_INUSE: netid<> | address<>: the only error with a result, so keepResult is set
+//
+// The record of a client that never confirms ends after a lease. RESOURCE says that the memory for
+// clients is used up.
 func setClientID(k *compound) nfs.Status {
 	d := &k.c.Args
 	a := state.SetClientID{
@@ -61,8 +81,8 @@ func setClientID(k *compound) nfs.Status {
 	}
 	if to := callbackAddr(a.Callback.Netid, a.Callback.Addr); to.IsValid() &&
 		to.Addr() == k.c.Peer.Addr.Addr().Unmap().WithZone("") {
-		// Only the client's own address is used: else any client could have the server connect to others.
-		// The zone is that by which the client was reached.
+		// Only the client's own address is used: else any client could have the server connect to
+		// others. The zone is that by which the client was reached.
 		a.Callback.To = netip.AddrPortFrom(k.c.Peer.Addr.Addr().Unmap(), to.Port())
 	}
 	if k.c.Cred.Flavor == rpc.AuthSys {
@@ -83,9 +103,16 @@ func setClientID(k *compound) nfs.Status {
 	return st
 }
 
-// callbackAddr takes a universal address apart (RFC 5665 section 5.2.3). A client that
-// came by RDMA listens for connections of TCP all the same: so does that of Linux, and
-// there is no other connection that a server could make to it.
+// callbackAddr takes a universal address apart (RFC 5665 section 5.2.3). The last two numbers are
+// the bytes of the port:
+//
+//	192.0.2.7.200.10     192.0.2.7, port 200*256 + 10
+//	2001:db8::7.200.10   the same for IPv6
+//
+// The string comes from the client. Whatever does not parse, port 0 and an address with a zone give
+// an invalid result: the client gets no callbacks, hence no delegations, and no error. A client
+// that came by RDMA listens for connections of TCP all the same: so does that of Linux, and there
+// is no other connection that a server could make to it.
 func callbackAddr(netid, uaddr string) (to netip.AddrPort) {
 	rest, low, ok := cutLast(uaddr)
 	host, high, ok2 := cutLast(rest)
@@ -124,7 +151,9 @@ func cutLast(s string) (before, after string, ok bool) {
 }
 
 // confirmClientID is SETCLIENTID_CONFIRM (section 16.34). A client that has restarted loses the
-// state of its earlier instance here, and not before: a SETCLIENTID alone proves nothing.
+// state of its earlier instance here, and not before: a SETCLIENTID alone proves nothing. A
+// repeated SETCLIENTID_CONFIRM is OK and changes nothing, so the path for callbacks is made only on
+// news. An unknown client ID or verifier is STALE_CLIENTID, another principal CLID_INUSE.
 func confirmClientID(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := d.Uint64()

@@ -15,9 +15,9 @@ import (
 // minorMax is the highest minor version that is served.
 const minorMax = 2
 
-// compound is a COMPOUND being served. Server.pool reuses it, so it and its buffers belong to one
-// call at a time, and nothing in it may be referred to after Server.compound has returned: what
-// outlives the call, as an asynchronous COPY does, is copied.
+// compound is a COMPOUND being served, by one goroutine. Server.pool reuses the compound and its
+// buffers, so nothing may refer to it after Server.compound has returned. What outlives the call,
+// such as an asynchronous COPY, copies what it needs.
 type compound struct {
 	s        *Server
 	c        *rpc.Call
@@ -35,7 +35,7 @@ type compound struct {
 	cur, saved     object
 	curID, savedID state.Stateid
 
-	cred   blockstore.Cred // of the caller in the export that was asked for last
+	cred   blockstore.Cred // of the caller in the last export that who was called for
 	credOf *nfs.ClientRule // the rule by which cred was made
 
 	// client is nil until SEQUENCE, and in version 4.0 until an operation names its client.
@@ -45,12 +45,12 @@ type compound struct {
 	cacheThis bool      // sa_cachethis
 	limit     int       // of the whole reply in bytes
 	replayed  bool      // the reply came from the slot's cache
-	uncached  bool      // it would have, but the slot did not cache it
+	uncached  bool      // the call is a retry whose reply the slot did not cache
 	again     bool      // the compound has to begin again on a worker
-	later     bool      // and not before its limit allows
+	later     bool      // with again: after the time that was given to Call.Defer
 
 	keepResult bool        // the result of the operation stays though it failed
-	inChange   []lock.File // files that nobody gets a delegation of until the operation ends
+	inChange   []lock.File // files of which no delegation is granted until the operation ends
 	turn       *state.Turn // of the operation's owner, in version 4.0
 	noted      bool        // the compound has used the journal
 	attempt    attempt     // for this operation
@@ -62,9 +62,11 @@ type compound struct {
 	last     nfs.Parsed // the file handle of the call before
 }
 
-// compound serves a COMPOUND (RFC 8881 section 16.2). On a transport's loop it serves only what
-// quick admits. A READ asks the store not to wait there. If it has to wait, the slot is given back
-// unused, and the whole compound begins again on a worker: SEQUENCE and PUTFH have changed nothing.
+// compound serves a COMPOUND (RFC 8881 section 16.2, RFC 7530 section 15.2). On a transport's loop
+// it serves only what quick admits. A READ asks the store not to wait there. If it has to wait,
+// Cancel frees the slot, and the whole compound begins again on a worker: SEQUENCE and PUTFH have
+// changed nothing. At the end the compound drops its pointers, so that the pool retains no call, no
+// client and no store.
 func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 	if !mayBlock && !quick(c.Args) {
 		return rpc.Again
@@ -88,7 +90,8 @@ func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 }
 
 // quick reports whether a loop may begin the compound: SEQUENCE alone, or PUTFH and READ, after
-// SEQUENCE in a session. It only looks at the arguments, which may be anything.
+// SEQUENCE in a session. It only looks at the arguments, which may be anything. If the count is 0
+// in spite of a SEQUENCE, n wraps around and the compound is not quick.
 func quick(d xdr.Decoder) bool {
 	d.Opaque(tagMax)
 	minor, n := d.Uint32(), d.Uint32()
@@ -115,6 +118,15 @@ func quick(d xdr.Decoder) bool {
 	return d.Err() == nil
 }
 
+// serve decodes the arguments and encodes the results (RFC 8881 sections 16.2.1 and 16.2.2):
+//
+//	tag<> | minorversion | count | (op, arguments) ...
+//	status | tag<> | count | (op, status, result) ...
+//
+// status is that of the last operation in the reply. The count of the arguments is not checked
+// against their length: the first operation that is missing fails to decode, and ends the loop. A
+// header that does not decode is GARBAGE_ARGS, because the reply has to repeat the tag. An
+// unknown minor version has no results at all (section 15.1.3.2).
 func (k *compound) serve() rpc.Status {
 	d, e := &k.c.Args, &k.c.Res
 	k.size = uint32(d.Offset() + d.Remaining())
@@ -170,11 +182,12 @@ func (k *compound) serve() rpc.Status {
 	return rpc.Done
 }
 
-// run executes the operations up to the first that fails (RFC 8881 section 16.2.3).
+// run executes the operations up to the first that fails (RFC 8881 section 16.2.3). Those before it
+// stay executed: a COMPOUND is no transaction.
 func (k *compound) run() (st nfs.Status) {
 	defer func() {
-		// A panic ends the call. Slot, turn and files are given back, or the client could never
-		// use them again.
+		// A panic ends the call. Slot, turn and files are released: otherwise the client could
+		// never use them again.
 		if r := recover(); r != nil {
 			k.endChanges()
 			k.endTurn(nfs.ErrResource, nil)
@@ -255,11 +268,20 @@ func (k *compound) step(op uint32) nfs.Status {
 	return st
 }
 
-// admit decides whether an operation may be executed where it stands. Its first switch is about the
-// session: the first operation of a compound is SEQUENCE, or one that needs no session and stands
-// alone (RFC 8881 sections 2.10.6.4 and 18.46.3). Version 4.0 only bounds the number of operations.
-// The second is about file handles. The order of the checks decides which of several errors a
-// client sees.
+// admit decides whether an operation may be executed where it stands (RFC 8881 sections 2.10.6.4
+// and 18.46.3). The first check that fails decides which of several errors a client sees:
+//
+//	behind a SEQUENCE whose reply was not cached     RETRY_UNCACHED_REP
+//	unknown number                                   OP_ILLEGAL
+//	4.0: operation number opsMax or later            RESOURCE
+//	4.1: first, and needs a session                  OP_NOT_IN_SESSION
+//	     first, needs none, but is not alone         NOT_ONLY_OP
+//	     SEQUENCE that is not first                  SEQUENCE_POS
+//	not implemented, or of version 4.0 in a session  NOTSUPP
+//	no current file handle                           NOFILEHANDLE
+//	export denied to the client                      ACCESS
+//	no saved file handle                             NOFILEHANDLE; RESTOREFH of 4.0: RESTOREFH
+//	a change whose result would not fit              see tooBig
 func (k *compound) admit(row *operation, op uint32) nfs.Status {
 	switch {
 	case k.uncached:
@@ -330,8 +352,8 @@ func (k *compound) tooBig(n int) nfs.Status {
 	return nfs.OK
 }
 
-// room is how many bytes the reply may still grow. READ and READDIR return less than they were
-// asked for when there is no more room.
+// room is how many bytes the reply may still grow. READ and READDIR return less than the client
+// requested when there is no more room.
 func (k *compound) room() int { return max(k.limit-k.c.Res.Len(), 0) }
 
 // bad reports whether the arguments did not decode.
@@ -353,7 +375,7 @@ func (k *compound) stateid(id state.Stateid) state.Stateid {
 }
 
 // minorStatus is a handler's status as version 4.0 has it for the operation (RFC 7530 section
-// 13.2). A handler returns those of later versions.
+// 13.2). A handler returns those of later versions. Version 4.0 has no WRONG_TYPE.
 func (k *compound) minorStatus(st nfs.Status) nfs.Status {
 	if k.minor == 0 && (st == nfs.ErrWrongType || st == nfs.ErrSymlink && (k.op == OpLock || k.op == OpLockT)) {
 		return nfs.ErrInval
@@ -361,9 +383,9 @@ func (k *compound) minorStatus(st nfs.Status) nfs.Status {
 	return st
 }
 
-// badState is a state's status as an operation of this minor version may return it:
-// in a session a stateid of an earlier start of the server is just a bad one (RFC
-// 8881 section 15.1.5.5).
+// badState is a state's status as an operation of this minor version may return it. STALE_STATEID
+// is of version 4.0 alone (RFC 8881 section 15.1.16.5): in a session a stateid of an earlier start
+// of the server is just a bad one.
 func (k *compound) badState(st nfs.Status) nfs.Status {
 	if st == nfs.ErrStaleStateID && k.minor > 0 {
 		return nfs.ErrBadStateID

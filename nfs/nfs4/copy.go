@@ -9,12 +9,14 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// serversMax bounds the source servers of a COPY.
+// serversMax bounds the source servers of a COPY. None of them is decoded: a COPY from another
+// server is NOTSUPP, and no operation of the compound follows.
 const serversMax = 64
 
 // A synchronous COPY ends after copyTime or copyMax bytes, so that it occupies neither a worker nor
 // its session's slot for long. A short copy is legal: the client asks for the rest. Every COPY goes
-// in steps of copyStep bytes; a COPY of one step is always synchronous.
+// in steps of copyStep bytes; a COPY of one step is always synchronous. One step bounds how long a
+// copy goes on after OFFLOAD_CANCEL, Pause or Close.
 const (
 	copyTime = 250 * time.Millisecond
 	copyMax  = 1 << 30
@@ -22,18 +24,21 @@ const (
 )
 
 // copying is a COPY that was admitted. It refers to nothing of its compound, which may end before
-// it.
+// it: the group lists are copies, because the compound reuses its own for the next call.
 type copying struct {
 	from, to object
 	transfer
-	// Two exports may have two rules, and two identities.
+	// Two exports may have two rules, and squash the caller to two identities.
 	reads, writes blockstore.Cred
-	verf          [VerifierLen]byte
-	done          uint64
-	pieces        bool // the store cannot copy by itself
-	filled        bool // the target's store cannot make holes
+	verf          [VerifierLen]byte // of the target's store, before the first byte was written
+	done          uint64            // bytes from the begin of both ranges, holes included
+	// pieces: the store cannot copy by itself, or there are two stores. filled: the target's store
+	// cannot make holes, so zeros are written. Both are only ever set.
+	pieces bool
+	filled bool
 }
 
+// copying makes the copy from the saved file to the current one. The caller has checked both.
 func (k *compound) copying(t *transfer) *copying {
 	c := &copying{from: k.saved, to: k.cur, transfer: *t, verf: k.cur.x.FS.Verifier(), pieces: !k.saved.sameFS(&k.cur)}
 	c.reads = *k.who(&k.saved)
@@ -43,13 +48,27 @@ func (k *compound) copying(t *transfer) *copying {
 	return c
 }
 
-// copyFile is COPY (RFC 7862 section 15.2) within this server. A synchronous one is answered when
-// at least a part is copied, and the client continues from there. Ranges that overlap in one file
-// are INVAL. A count of 0 means up to the end of the source.
+// copyFile is COPY (RFC 7862 section 15.2) within this server. Its arguments:
+//
+//	source and target stateid
+//	source offset, target offset, count     count 0: up to the end of the source
+//	consecutive, synchronous                bool
+//	source servers<>                        NOTSUPP, unless empty
+//
+// A synchronous copy is answered when at least a part is copied, and the client continues from
+// there. The server always copies consecutively: whatever the client wants, the bytes that the
+// result counts are a prefix of the range.
+//
+//	INVAL     the source range ends behind the source; two ranges of one file overlap
+//	FBIG      the target range ends beyond the largest offset
+//	ISDIR, SYMLINK, WRONG_TYPE, OPENMODE, BAD_STATEID, LOCKED, GRACE, DELAY, ROFS   admitTransfer
+//
+// An error after some bytes were copied is not reported. The result counts these bytes, and the
+// next COPY of the client meets the same error at its begin.
 func copyFile(k *compound) nfs.Status {
 	d := &k.c.Args
 	t := k.decodeTransfer()
-	d.Bool() // consecutive
+	d.Bool() // ca_consecutive
 	synchronous := d.Bool()
 	servers := d.Uint32()
 	switch {
@@ -94,7 +113,13 @@ func copyFile(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// encodeCopied appends a COPY4resok.
+// encodeCopied appends a COPY4resok:
+//
+//	write_response4     callback_id<1>   the stateid of an asynchronous copy
+//	                    count            bytes copied; 0 if asynchronous
+//	                    committed        UNSTABLE: the client sends COMMIT
+//	                    verifier         compared with that of COMMIT
+//	copy_requirements4  consecutive, synchronous
 func (k *compound) encodeCopied(c *copying, o *offload) {
 	e := &k.c.Res
 	if o != nil {
@@ -111,8 +136,13 @@ func (k *compound) encodeCopied(c *copying, o *offload) {
 	e.Bool(o == nil) // synchronous
 }
 
-// step copies some more, by the store if it can, or through *buf, which it makes if
-// there is none. It returns how much, which is 0 at the end of the source only.
+// step copies at most copyStep bytes by the store if the store can, or a piece through *buf. The
+// caller owns *buf and passes it to each step; step makes it if it is nil. The result is the number
+// of bytes, which is 0 at the end of the source only: another client can truncate the source
+// meanwhile.
+//
+// ErrNotSupp and ErrXDev of the store are no errors here: the bytes are read and written in pieces
+// instead, from then on.
 func (c *copying) step(buf *[]byte) (n uint64, err error) {
 	left := c.count - c.done
 	x, ok := c.to.x.FS.(blockstore.Extents)
@@ -136,7 +166,10 @@ func (c *copying) step(buf *[]byte) (n uint64, err error) {
 	return n, err
 }
 
-// piece copies the hole that is next, if there is one, and then as much data as p holds through it.
+// piece copies the hole that is next, if there is one, and then data through p, at most len(p)
+// bytes. It returns the bytes of both. The data is written UNSTABLE. A short write ends the piece;
+// the next piece begins behind it. If the write fails after the hole was made, the hole is not
+// counted, and the retry makes it again.
 func (c *copying) piece(p []byte) (uint64, error) {
 	skipped, data, err := c.extent()
 	if err == nil && skipped > 0 {
@@ -161,9 +194,15 @@ func (c *copying) piece(p []byte) (uint64, error) {
 	return skipped + uint64(n), nil
 }
 
-// extent is what is next in the source: a hole of so many bytes, and the data behind it, neither of
-// which goes beyond what is to be copied. No data means that the hole is the rest. Where either
-// store knows no holes, all is data.
+// extent finds what is next in the source: a hole, and the data behind the hole, in bytes. Both end
+// at the end of the range at the latest:
+//
+//	0, n    data
+//	m, n    a hole, and data behind it
+//	m, 0    a hole up to the end of the range or of the source
+//	0, 0    the end of the source
+//
+// If one of the two stores has no holes, everything is data.
 func (c *copying) extent() (hole, data uint64, err error) {
 	begin, left := c.sourceOff+c.done, c.count-c.done
 	x, ok := c.from.x.FS.(blockstore.Extents)
@@ -187,13 +226,14 @@ func (c *copying) extent() (hole, data uint64, err error) {
 	}
 	end, err := x.Seek(&c.reads, c.from.h, next, true)
 	if err != nil {
-		return 0, 0, err // it was cut off meanwhile
+		return 0, 0, err // another client has truncated the source meanwhile
 	}
 	return next - begin, min(end-next, left-(next-begin)), nil
 }
 
-// hole makes the next n bytes a hole in the target. Behind its end they are one already, and the
-// target grows by the data that follows, if the hole is not the last thing that is copied.
+// hole makes the next n bytes a hole in the target. Behind the end of the target they are a hole
+// already, and the data that follows makes the target grow. If no data follows (last), SetAttr of
+// the size does so. The caller copies data only after the hole in front was made.
 func (c *copying) hole(n uint64, last bool) error {
 	fs, begin := c.to.x.FS, c.dstOff+c.done
 	a, err := fs.GetAttr(&c.writes, c.to.h)

@@ -9,13 +9,15 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// Words of delegations.
+// Delegations in OPEN, WANT_DELEGATION and their results (RFC 8881 section 18.16.1).
 const (
+	// open_delegation_type4.
 	DelegNone    = 0
 	delegRead    = 1
 	delegWrite   = 2
-	DelegNoneExt = 3
+	DelegNoneExt = 3 // from version 4.1 on: none, with the reason
 
+	// OPEN4_SHARE_ACCESS_WANT_*, bits of share_access. Version 4.0 answers INVAL to them.
 	wantMask    = 0xff00
 	wantRead    = 0x0100
 	wantWrite   = 0x0200
@@ -23,10 +25,12 @@ const (
 	WantNoDeleg = 0x0400
 	wantCancel  = 0x0500
 	wantSignals = wantWhenAvail | wantWhenFree
-	// Delegations that are given later.
+	// These ask for a delegation later, by callback. The server accepts both bits and never does
+	// so.
 	wantWhenAvail = 0x10000
 	wantWhenFree  = 0x20000
 
+	// why_no_delegation4; the others are state.WhyNot.
 	whyNotWanted     = 0
 	whyNotOfType     = 3
 	whyNoWriteOfType = 4
@@ -37,6 +41,21 @@ const (
 // The server decides: a client can only ask for a type, or for none. An OPEN that does not ask gets
 // a delegation for reading, and one for writing if it opens the file for both. A client that says
 // nothing about what it wants must not get OPEN_DELEGATE_NONE_EXT.
+//
+//	want    share_access   offered
+//	-       READ           read
+//	-       BOTH           write
+//	-       WRITE          none
+//	READ    READ           read
+//	READ    WRITE, BOTH    none
+//	WRITE   any            write; none in a read-only export
+//	ANY     READ           read
+//	ANY     WRITE, BOTH    write
+//
+// CLAIM_PREVIOUS gets the type that it reclaims. With CLAIM_DELEGATE_CUR the client has a
+// delegation already. Package state refuses an offer if another client's open, lock or delegation
+// conflicts, or if the client's backchannel has not answered yet. OPEN succeeds in each case: a
+// delegation is only an optimization.
 func (k *compound) delegate(a *openArgs) {
 	if k.minor == 0 {
 		k.delegate40(a)
@@ -83,17 +102,24 @@ func (k *compound) delegate(a *openArgs) {
 	}
 }
 
-// encodeNoDelegation appends an open_delegation4 that says why there is none.
+// encodeNoDelegation appends an open_delegation4 that says why there is none. Two of the reasons
+// have a bool behind them: whether the server will push a delegation (CONTENTION), or will signal
+// that it has resources again (RESOURCE).
 func (k *compound) encodeNoDelegation(why uint32) {
 	e := &k.c.Res
 	e.Uint32(DelegNoneExt)
 	e.Uint32(why)
 	if w := state.WhyNot(why); w == state.WhyContention || w == state.WhyResource {
-		e.Bool(false) // no callback will tell when that changes
+		e.Bool(false) // no callback follows
 	}
 }
 
-// encodeDelegation appends an open_delegation4.
+// encodeDelegation appends an open_delegation4 with a delegation:
+//
+//	READ    stateid, recall, nfsace4
+//	WRITE   stateid, recall, nfs_space_limit4, nfsace4
+//
+// recall is false: a delegation that conflicts already is not granted at all.
 func (k *compound) encodeDelegation(got *state.Delegated) {
 	e := &k.c.Res
 	if !got.Write {
@@ -106,8 +132,9 @@ func (k *compound) encodeDelegation(got *state.Delegated) {
 	e.Uint32(delegWrite)
 	EncodeStateid(e, got.ID)
 	e.Bool(false)
-	// Space: none is set aside, so that the client writes everything when it
-	// closes the file, and hears of a full disk then.
+	// nfs_space_limit4 of 0 bytes: the server reserves no space. The client has to write back all
+	// modified data when it closes the file, so close(2) can report a full disk (RFC 8881 section
+	// 10.4.1).
 	e.Uint32(1) // NFS_LIMIT_SIZE
 	e.Uint64(0)
 	k.encodeEmptyACE()
@@ -115,10 +142,15 @@ func (k *compound) encodeDelegation(got *state.Delegated) {
 
 // give asks package state for a delegation of the current file. The order matters: state first
 // reserves the delegation, and the host's lease comes after it. If a program of the host has the
-// file open, lease returns the delegation, which nobody has seen yet.
+// file open, lease returns the delegation, whose stateid was not sent to the client yet.
+//
+// Another worker may recall the delegation before the client has the reply. CB_RECALL names this
+// request in its referring call list, so the client waits for the reply first (RFC 8881 section
+// 2.10.6.3).
 func (k *compound) give(d *state.Delegate) (state.Delegated, state.WhyNot) {
 	if d.Write {
-		// What the client knows the file by is what it says when it is asked for changes.
+		// A client that has not changed the file answers CB_GETATTR with this change attribute (RFC
+		// 8881 section 10.4.3).
 		a, err := k.cur.x.FS.GetAttr(k.who(&k.cur), k.cur.h)
 		if err != nil {
 			return state.Delegated{}, state.WhyResource
@@ -133,7 +165,8 @@ func (k *compound) give(d *state.Delegate) (state.Delegated, state.WhyNot) {
 	return got, why
 }
 
-// delegResult is the longest open_delegation4.
+// delegResult is the longest open_delegation4 in bytes, that of a write delegation: type, stateid,
+// recall, nfs_space_limit4, nfsace4 with an empty who.
 const delegResult = 4 + resStateid + 4 + 12 + 4*4
 
 // encodeEmptyACE appends an nfsace4 that allows nothing: the client has to ask by ACCESS whether a
@@ -146,12 +179,17 @@ func (k *compound) encodeEmptyACE() {
 	e.String("")
 }
 
-// origin is the request being served.
+// origin is the request being served: session, slot and sequence number. A callback about the state
+// that the request makes refers to it.
 func (k *compound) origin() state.Origin {
 	return state.Origin{Session: k.use.Session.ID, Slot: k.use.Slot, Sequence: k.use.Sequence}
 }
 
-// delegReturn is DELEGRETURN (RFC 8881 section 18.6, RFC 7530 section 16.6).
+// delegReturn is DELEGRETURN (RFC 8881 section 18.6, RFC 7530 section 16.6). It ends the
+// delegation, the host's lease and the pin of the file, and wakes the workers in await. It is
+// served for an export that was withdrawn too. A revoked delegation is DELEG_REVOKED in a session,
+// and the client frees it by FREE_STATEID; in version 4.0 it is BAD_STATEID. DELEGRETURN has no
+// seqid, so it takes no turn in version 4.0.
 func delegReturn(k *compound) nfs.Status {
 	id := k.stateid(DecodeStateid(&k.c.Args))
 	st := k.ofFile()
@@ -166,7 +204,12 @@ func delegReturn(k *compound) nfs.Status {
 
 // beginChange recalls the delegations that others have of a file, and keeps new ones from being
 // given until the operation is over. It is for changes that no open announces: those with a special
-// stateid, of attributes, of names. The loop ends them after the handler.
+// stateid, of attributes, of names. The loop ends them after the handler, also when the handler
+// fails or panics. Each element of inChange counts in package state, so each has to end exactly
+// once.
+//
+// DELAY means that a client has not returned its delegation yet. The caller must not have changed
+// anything before: the client repeats the whole operation.
 func (k *compound) beginChange(f lock.File) nfs.Status {
 	held, ok := k.s.beginChange(k.now, f, k.client)
 	if held {
@@ -180,18 +223,21 @@ func (k *compound) beginChange(f lock.File) nfs.Status {
 
 // beginChangeName is beginChange for the regular file that a name stands for, if there is one. The
 // store looks the name up again later: if another file has the name by then, that is a file without
-// a reservation, as if the change had come a moment earlier.
+// a reservation, as if the change had come a moment earlier. Without any backchannel on the server
+// there are no delegations, and the lookup is saved.
 func (k *compound) beginChangeName(dir *object, name string) nfs.Status {
 	if !k.s.state.Delegating() {
 		return nfs.OK
 	}
 	h, a, err := dir.x.FS.Lookup(k.who(dir), dir.h, name)
 	if err != nil || a.Type != blockstore.TypeReg {
-		return nfs.OK // what is wrong with it is for the operation itself to say
+		return nfs.OK // the operation itself reports the error
 	}
 	return k.beginChange(lock.File{Export: dir.x.ID, Handle: h})
 }
 
+// endChanges lets package state grant delegations of the files in inChange again. It takes the
+// locks of their shards, one after another.
 func (k *compound) endChanges() {
 	for _, f := range k.inChange {
 		k.s.state.Unhold(f)
@@ -200,16 +246,20 @@ func (k *compound) endChanges() {
 }
 
 const (
-	// returnWait is how long an operation waits for the return of a delegation before it is answered
-	// DELAY. A client returns one in less, and repeats a delayed call after more.
+	// returnWait is how long an operation waits for the return of a delegation before it is
+	// answered DELAY. A client with nothing to write back returns a delegation in less time. The
+	// Linux client repeats a delayed call after 100 ms at first, and after up to 15 s later.
 	returnWait = 30 * time.Millisecond
 	// waitersMax bounds the workers that wait for clients, so that clients which do not answer
-	// cannot keep all workers from serving others.
+	// cannot keep all workers from serving others. Beyond it an operation is answered DELAY at
+	// once.
 	waitersMax = 4
 )
 
-// await waits for a moment for the return of a delegation. It reports whether there is
-// reason to try again.
+// await waits up to returnWait for the return of a delegation. It reports whether a delegation of
+// the file ended, which makes another attempt useful. It returns false at once if no delegation of
+// the file is being recalled. Call without any lock, and on a worker: a transport's loop must not
+// wait.
 func (s *Server) await(f lock.File) (ended bool) {
 	s.waiting(func() {
 		if watch := s.state.Watch(f); watch != nil {
@@ -219,7 +269,7 @@ func (s *Server) await(f lock.File) (ended bool) {
 	return ended
 }
 
-// waiting calls wait, which waits for a client. It does not if too many workers do so already.
+// waiting calls wait, which waits for a client, unless waitersMax workers wait already.
 func (s *Server) waiting(wait func()) {
 	defer s.waiters.Add(-1)
 	if s.waiters.Add(1) <= waitersMax {
@@ -227,8 +277,8 @@ func (s *Server) waiting(wait func()) {
 	}
 }
 
-// receive receives from c, or gives up after some time. A channel that is closed counts as
-// received.
+// receive receives from c, or gives up after the given time. A channel that is closed counts as
+// received, with the zero value.
 func receive[T any](c <-chan T, within time.Duration) (v T, ok bool) {
 	t := time.NewTimer(within)
 	defer t.Stop()
@@ -240,7 +290,8 @@ func receive[T any](c <-chan T, within time.Duration) (v T, ok bool) {
 	}
 }
 
-// free is state.Free, which waits for a moment if it may.
+// free is state.Free. If mayWait is true it waits for each delegation that is being recalled, up to
+// returnWait.
 func (s *Server) free(now time.Time, f lock.File, by *state.Client, change, mayWait bool) bool {
 	for {
 		switch {
@@ -252,7 +303,9 @@ func (s *Server) free(now time.Time, f lock.File, by *state.Client, change, mayW
 	}
 }
 
-// beginChange is state.Hold, which waits for a moment.
+// beginChange is state.Hold, and waits up to returnWait for each return. by is the client that
+// makes the change and whose own delegation does not conflict, or nil for version 3. If held is
+// true the caller owes a state.Unhold.
 func (s *Server) beginChange(now time.Time, f lock.File, by *state.Client) (held, ok bool) {
 	for {
 		if held, ok = s.state.Hold(now, f, by); ok || !s.await(f) {

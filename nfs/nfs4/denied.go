@@ -8,13 +8,16 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// denials remembers which clients were refused which exports, so that a client that asks on and on
-// has one line in the audit log for each refusedEvery.
+// denials remembers which clients were refused which exports, so that a client that repeats its
+// request has one line in the audit log for each refusedEvery. mu is taken last: nothing is
+// called while it is held. The zero value is ready for use.
 type denials struct {
 	mu   sync.Mutex
 	seen map[denial]time.Time
 }
 
+// denial is one refusal. The port is not part of it, so that a client which connects anew for each
+// attempt still gets one line. An IPv4 address is never in its mapped form here.
 type denial struct {
 	host   netip.Addr
 	path   string // of the pseudo file system
@@ -23,8 +26,9 @@ type denial struct {
 
 const (
 	refusedEvery = time.Minute
-	// refusedMax bounds what is remembered. When it is full all of it is forgotten: lines are
-	// repeated, and the audit log has a limit of its own.
+	// refusedMax bounds the entries, against a client with many addresses of an IPv6 network. When
+	// the map is full all entries are dropped: lines are repeated, and the audit log has a limit of
+	// its own. Dropping the oldest entry instead would need an order, and gains nothing here.
 	refusedMax = 4096
 )
 
@@ -42,15 +46,16 @@ func (d *denials) fresh(k denial, now time.Time) bool {
 	return true
 }
 
-// deny counts a client that an export, or what is below a directory of the pseudo file system, is
-// not for.
+// deny counts and logs a client that no rule of an export admits, or that may not see any export
+// below a directory of the pseudo file system. The counter counts each refusal, the log does not.
 func (k *compound) deny(path string, st nfs.Status) {
 	k.s.cfg.Counters.DeniedClients.Add(1)
 	k.auditDenied(path, st)
 }
 
 // auditDenied writes a refusal of an export, or of a directory that leads to exports, into the
-// audit log.
+// audit log. It is called without deny for WRONGSEC: such a client is admitted, and only its flavor
+// or its connection is not.
 func (k *compound) auditDenied(path string, st nfs.Status) {
 	if k.s.denials.fresh(denial{k.c.Peer.Addr.Addr().Unmap(), path, st}, k.s.cfg.Now()) {
 		k.s.cfg.Audit.Info("nfs4_denied", append(nfs.AuditCaller(k.c), "path", path, "result", st.String())...)

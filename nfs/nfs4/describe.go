@@ -11,7 +11,14 @@ import (
 
 // Describe describes a COMPOUND for a trace: its operations with their most important arguments. It
 // stops at the first operation whose arguments it cannot skip. d is at the arguments, which may be
-// anything: traces are of failed calls.
+// anything: traces are of failed calls. An example:
+//
+//	4.1 SEQUENCE(slot=3 seq=71) PUTFH(fh=0x5d1f09a2) READ(offset=0 count=65536) GETATTR
+//
+// Names and tags are quoted by %q, because a client could otherwise forge lines of a log or send
+// escape sequences to a terminal. File handles appear as a checksum, the same as in Wireshark: a
+// trace must not contain a handle that somebody could use. Data of a WRITE never appears. The text
+// is bounded by opsMax operations and nameMax bytes for each name.
 func Describe(d xdr.Decoder) string {
 	var b strings.Builder
 	tag := d.Opaque(tagMax)
@@ -49,8 +56,17 @@ func Describe(d xdr.Decoder) string {
 	return b.String()
 }
 
-// describe reads the arguments of an operation. It reports false if it has not read all of
-// them.
+// describe reads the arguments of an operation. It reports false if it has not read all of them:
+// where the next operation begins is not known then, since an operation has no length on the wire.
+// OPEN ends the description for this reason: the unions behind share_deny are not worth a second
+// decoder.
+//
+//	SEQUENCE  sessionid (16) | sequenceid | slotid | highest_slotid | cachethis
+//	READ      stateid (16) | offset (8) | count
+//	WRITE     stateid (16) | offset (8) | stable | data<>
+//	READDIR   cookie (8) | verifier (8) | dircount | maxcount | bitmap4
+//	CLOSE     seqid | stateid (16)
+//	OPEN      seqid | share_access | share_deny | owner | openhow | claim
 func describe(op uint32, d *xdr.Decoder) (args string, known bool) {
 	switch op {
 	case OpSequence:

@@ -8,13 +8,22 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Cookies 0 to 2 mean something else to clients: the start, and "." and "..", which
-// are not listed. An entry of a store that has one of them gets another.
+// The cookies 0 to 2 are reserved (RFC 8881 section 18.23.3): 0 is the start, and the Linux client
+// makes up the entries "." and ".." itself. If a store gives an entry one of these cookies, the
+// wire has another:
+//
+//	store                wire
+//	0, 1, 2              2^63-4, 2^63-3, 2^63-2
+//	all others           the same
+//
+// The moved cookies stay below 2^63, because telldir(3) on the client returns a cookie as a signed
+// off_t. No store may use the three values itself.
 const (
 	cookieReserved = 2
 	cookieMoved    = 1<<63 - 4
 )
 
+// toWire returns the cookie that the client gets for a cookie of the store.
 func toWire(cookie uint64) uint64 {
 	if cookie <= cookieReserved {
 		return cookieMoved + cookie
@@ -22,6 +31,7 @@ func toWire(cookie uint64) uint64 {
 	return cookie
 }
 
+// fromWire is the inverse of toWire. It lets 0 pass, which is the start for the store too.
 func fromWire(cookie uint64) uint64 {
 	if cookie >= cookieMoved && cookie <= cookieMoved+cookieReserved {
 		return cookie - cookieMoved
@@ -29,27 +39,41 @@ func fromWire(cookie uint64) uint64 {
 	return cookie
 }
 
-// listEnd is what ends a dirlist4: "no entry follows" and eof.
+// listEnd is the size of the end of a dirlist4 in bytes: the booleans "no entry follows" and eof.
+// The limit of a listing leaves room for it, so that an end always fits.
 const listEnd = 4 + 4
 
-// listing is a READDIR being answered.
+// listing is a READDIR being answered. It exists for one call of readDir and is used by one
+// goroutine.
 type listing struct {
 	k       *compound
 	dir     object
-	want    Bitmap
-	start   int // of READDIR4resok in the reply
-	limit   int // of READDIR4resok, less its end
-	entries int
-	full    bool
-	fault   nfs.Status // of an entry, if rdattr_error was not asked for
+	want    Bitmap     // of the attributes that the client wants and the export has
+	start   int        // offset of READDIR4resok in the reply, in bytes
+	limit   int        // bytes of READDIR4resok without its end; negative if maxcount is below 8
+	entries int        // in the reply so far
+	full    bool       // an entry did not fit, so eof is false
+	fault   nfs.Status // of an entry; it becomes the status of the READDIR
 }
 
 // readDir is READDIR (RFC 8881 section 18.23, RFC 7530 section 16.24). maxcount bounds
 // READDIR4resok, and so does what the session's reply has room for. dircount is a hint that is not
 // needed. The cookie verifier is the store's, which refuses a cookie that no longer fits.
 //
+//	arguments  uint64 cookie | 8 bytes cookieverf | uint32 dircount | uint32 maxcount | bitmap4
+//	result     8 bytes cookieverf
+//	           { true | uint64 cookie | component4 name | fattr4 } ...
+//	           false | bool eof
+//
+//	a write-only attribute is wanted                    INVAL (section 5.5)
+//	cookie 1 or 2                                       BAD_COOKIE
+//	the first entry is longer than maxcount or the room TOOSMALL
+//	an entry fails, and rdattr_error is not wanted      the status of the entry
+//	no directory                                        NOTDIR, or SYMLINK
+//
 // A cookie that no listing has returned, as a hostile client may send it, is only a position for
-// the store.
+// the store. maxcount is bounded by MaxIO (1 MiB): a client cannot make the reply longer by a large
+// number.
 func readDir(k *compound) nfs.Status {
 	d := &k.c.Args
 	cookie := d.Uint64()
@@ -70,7 +94,7 @@ func readDir(k *compound) nfs.Status {
 		k: k, dir: k.cur, want: want.and(k.supported(k.cur.x)), start: len(e.B),
 		limit: min(int(min(maxCount, nfs.MaxIO)), k.room()) - listEnd,
 	}
-	e.Uint64(0) // the verifier
+	e.Uint64(0) // the verifier; it stays 0 for the pseudo file system
 	var eof bool
 	if k.cur.node != nil {
 		eof = l.pseudo(cookie)
@@ -80,6 +104,8 @@ func readDir(k *compound) nfs.Status {
 			if st := k.within(&k.cur, err); st != nfs.ErrInval {
 				return st
 			}
+			// The arguments have been checked by now. An INVAL of the store is taken to be about
+			// the type of the object.
 			return k.within(&k.cur, blockstore.ErrNotDir)
 		}
 		copy(e.B[l.start:], verf[:])
@@ -95,7 +121,17 @@ func readDir(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// put appends an entry4, if there is room. what fills in who it is.
+// put appends an entry4 if there is room, and reports whether the listing goes on. what returns the
+// object of the entry. Its subject is the compound's only one, so put encodes it before the next
+// call.
+//
+//	status of what           rdattr_error wanted     not wanted
+//	NOENT, STALE             the entry is left out: another caller has removed it meanwhile
+//	DELAY                    READDIR fails: the client or a worker begins again
+//	any other                entry with rdattr_error READDIR fails
+//
+// DELAY must not become an rdattr_error: compound.again can be set, and then the compound begins
+// again on a worker.
 func (l *listing) put(name string, cookie uint64, what func() (*subject, nfs.Status)) bool {
 	e := &l.k.c.Res
 	s, st := what()
@@ -106,6 +142,8 @@ func (l *listing) put(name string, cookie uint64, what func() (*subject, nfs.Sta
 		l.fault = st
 		return false
 	}
+	// The length of an entry is known only when it is encoded. An entry that is too long is cut off
+	// again.
 	at := len(e.B)
 	e.Bool(true)
 	e.Uint64(cookie)
@@ -121,7 +159,10 @@ func (l *listing) put(name string, cookie uint64, what func() (*subject, nfs.Sta
 	return true
 }
 
-// pseudo lists a directory of the pseudo file system: cookies count from 3.
+// pseudo lists a directory of the pseudo file system. The cookie of a child is its index plus 3. If
+// the export list changes between two calls the index changes too: the client can miss a name or
+// get one twice. The change attribute of the directory changes then, so that the client lists
+// again.
 func (l *listing) pseudo(cookie uint64) (eof bool) {
 	client := &l.k.c.Peer
 	for i, c := range l.dir.node.children {
@@ -137,7 +178,8 @@ func (l *listing) pseudo(cookie uint64) (eof bool) {
 	return true
 }
 
-// mounted is what is seen at a node: the root of its export.
+// mounted returns the subject of a node: the root of its export, with the fsid of the export. A
+// client learns from fsid that the entry is a mount point (RFC 8881 section 7.7).
 func (l *listing) mounted(c *node) (*subject, nfs.Status) {
 	o, st := l.k.at(c)
 	if st != nfs.OK {
@@ -146,10 +188,17 @@ func (l *listing) mounted(c *node) (*subject, nfs.Status) {
 	return l.k.subject(&o, l.want)
 }
 
-// cheap are the attributes that are known of an entry without looking at it.
+// cheap has the attributes that are known of an entry without a call of the store for the entry. A
+// READDIR of these alone does not ask for Attr and Handle (plus), and costs no stat(2) per entry.
 var cheap = BitmapOf(AttrRdattrError, AttrFileID, AttrMountedOn, AttrFSID, AttrSupported, AttrLeaseTime)
 
-// store lists a directory of an export.
+// store lists a directory of an export. The callback runs inside of the store's ReadDir, and calls
+// stores itself: mounted does for the root of a covering export. An entry is valid until the
+// callback returns.
+//
+// An entry that an export covers stands for the root of that export. Names of the pseudo file
+// system that the directory itself does not have are not listed. A client reaches them by LOOKUP,
+// see walk.
 func (l *listing) store(cookie uint64, verf [VerifierLen]byte) ([VerifierLen]byte, bool, error) {
 	k, x := l.k, l.dir.x
 	plus := !l.want.without(cheap).empty()
@@ -175,7 +224,9 @@ func (l *listing) store(cookie uint64, verf [VerifierLen]byte) ([VerifierLen]byt
 	})
 }
 
-// entry is what a store says of an entry.
+// entry returns the subject of an entry of the store. Without plus only its file number is filled
+// in. An entry without attributes is ACCESS: the caller may list the directory but not search it,
+// or a file system of the host is mounted on the entry, which no export has.
 func (l *listing) entry(ent *blockstore.DirEntry, plus bool) (*subject, nfs.Status) {
 	s := l.k.newSubject(&object{x: l.dir.x, rule: l.dir.rule})
 	if !plus {
@@ -191,5 +242,5 @@ func (l *listing) entry(ent *blockstore.DirEntry, plus bool) (*subject, nfs.Stat
 	return s, l.k.of(s, ent.Attr, want)
 }
 
-// patch writes a word into what is encoded.
+// patch overwrites four bytes at offset at, for a length or a status that is known only afterwards.
 func patch(e *xdr.Encoder, at int, v uint32) { binary.BigEndian.PutUint32(e.B[at:], v) }

@@ -33,9 +33,18 @@
 //
 // The arguments alias the call's receive buffers, and data of a WRITE lies in registered memory.
 // They are valid until the handler returns; what stays longer is copied. Memory for data of a READ
-// comes from Call.Payload and belongs to the transport from then on: it frees it when the reply has
-// been sent. A handler holds no lock while it calls a store, except the turn of an owner of version
-// 4.0 and files in compound.inChange, which are reservations in package state.
+// comes from Call.Payload and belongs to the transport from then on: the transport frees it when
+// the SEND of the reply has completed (RDMA), or when the reply was written to the socket (TCP).
 //
-// Order of locks: Server.acting, Server.calling, those of package state, journal.mu or offloads.mu.
+// While a handler calls a store it holds no lock, with these exceptions:
+//
+//   - the turn of an owner of version 4.0, during an operation with a sequence number of the owner;
+//   - the locks of package state (Client.mu) and shard.update of lock.Table, for the store's
+//     HostLocker and Pinner.Unpin: LOCK, LOCKU, CLOSE and the end of a client change locks of the
+//     host. HostLocker may wait; Unpin must not.
+//
+// The files in compound.inChange are reservations in package state, not locks.
+//
+// Lock order: Server.acting, Server.calling, the locks of package state (in the order that its
+// package comment has), then journal.mu or offloads.mu.
 package nfs4

@@ -9,14 +9,16 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// What to look for by SEEK (data_content4).
+// data_content4: the argument of SEEK, and the discriminator of READ_PLUS (RFC 7862 sections 15.11
+// and 15.10).
 const (
 	contentData = 0
 	contentHole = 1
 )
 
 // extents returns the store of the current file, if it has holes, allocation and copies (RFC 7862
-// sections 4, 6 and 7). Without them the operation is NOTSUPP, and the client does without.
+// sections 4, 6 and 7). Without them the operation is NOTSUPP. The Linux client
+// then clears the capability of that file system and does not try again.
 func (k *compound) extents() (blockstore.Extents, nfs.Status) {
 	if k.cur.node != nil {
 		return nil, nfs.ErrIsDir
@@ -28,8 +30,18 @@ func (k *compound) extents() (blockstore.Extents, nfs.Status) {
 	return x, nfs.OK
 }
 
-// seek is SEEK (RFC 7862 section 15.11). An offset at or behind the end of the file is NXIO; a hole
-// that reaches to the end has eof.
+// seek is SEEK (RFC 7862 section 15.11): stateid, offset, what; the result is eof and offset.
+//
+//	offset at or behind the end           NXIO
+//	DATA, and no data follows             OK, eof, offset is the size
+//	HOLE, and only data follows           OK, eof, offset is the size: the end of a file is a hole
+//	otherwise                             OK, the first offset that matches
+//
+// In the second case lseek(2) fails with ENXIO, as for an offset behind the end. The size tells the
+// two apart. The Linux client makes ENXIO of eof for SEEK_DATA again.
+//
+// Others may write or truncate the file between Seek and GetAttr. The result then mixes two
+// moments; the client can rely on it only as far as its locks reach.
 func seek(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
@@ -66,11 +78,17 @@ func seek(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// allocate is ALLOCATE (section 15.1), deallocate is DEALLOCATE (section 15.4). Both need a stateid
-// that allows to write. The store refuses a range that is too large: it is the client's.
+// allocate is ALLOCATE (RFC 7862 section 15.1), deallocate is DEALLOCATE (section 15.4): stateid,
+// offset, length. The result is the status alone. Both need a stateid that allows to write. The
+// client chooses the range; the store refuses a length of 0 and a range beyond the largest offset.
+//
+// Both are stable when the store returns, before the reply: the result has no verifier, so the
+// client could not find out that a crash has undone the change.
 func allocate(k *compound) nfs.Status   { return k.reserve(blockstore.Extents.Allocate) }
 func deallocate(k *compound) nfs.Status { return k.reserve(blockstore.Extents.Deallocate) }
 
+// reserve is what ALLOCATE and DEALLOCATE have in common. A special stateid recalls the delegations
+// of others in ioState; the stateid of an open has done so at OPEN.
 func (k *compound) reserve(do func(x blockstore.Extents, c *blockstore.Cred, h blockstore.Handle, off,
 	n uint64) error,
 ) nfs.Status {
@@ -93,14 +111,17 @@ func (k *compound) reserve(do func(x blockstore.Extents, c *blockstore.Cred, h b
 	return k.ioFailed(nfs.StatusOf(do(x, k.who(&k.cur), k.cur.h, off, n)))
 }
 
-// transfer are the arguments that CLONE and COPY have in common: from the saved file
-// to the current one.
+// transfer are the arguments that CLONE and COPY have in common: from the saved file to the current
+// one. Offsets and count are in bytes and unchecked.
 type transfer struct {
 	source, target    state.Stateid
 	sourceOff, dstOff uint64
 	count             uint64
 }
 
+// decodeTransfer reads the arguments. The current stateid stands for two values here: the one that
+// SAVEFH has saved for the source, and the current one for the target (RFC 8881 section
+// 16.2.3.1.2).
 func (k *compound) decodeTransfer() (t transfer) {
 	d := &k.c.Args
 	t.source, t.target = DecodeStateid(d), DecodeStateid(d)
@@ -112,8 +133,11 @@ func (k *compound) decodeTransfer() (t transfer) {
 	return t
 }
 
-// admitTransfer checks the files and stateids of a CLONE or COPY, and returns the
-// size of the source.
+// admitTransfer checks the files and stateids of a CLONE or COPY, and returns the size of the
+// source. Both files have to be regular, the source stateid has to allow reading, and the target
+// stateid writing. The export rule of the source was applied when its handle was put, and need not
+// allow writing. The comparison with the size does not overflow for any offset and count of a
+// client.
 func (k *compound) admitTransfer(t *transfer) (size uint64, st nfs.Status) {
 	switch {
 	case k.saved.x == nil || k.cur.x == nil:
@@ -143,8 +167,10 @@ func (k *compound) admitTransfer(t *transfer) (size uint64, st nfs.Status) {
 	return a.Size, nfs.OK
 }
 
-// clone is CLONE (section 15.13). Unlike COPY it does everything or nothing, and needs a store that
-// shares blocks: source and target are in one export.
+// clone is CLONE (RFC 7862 section 15.13). Unlike COPY it does everything or nothing, and needs a
+// store that shares blocks: source and target are in one export, otherwise XDEV. A count of 0 means
+// up to the end of the source. The store refuses offsets that are no multiples of clone_blksize,
+// with INVAL. The clone is stable before the reply.
 func clone(k *compound) nfs.Status {
 	t := k.decodeTransfer()
 	if k.bad() {

@@ -8,10 +8,14 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// getAttr is GETATTR (RFC 8881 section 18.7, RFC 7530 section 16.7). Attributes that are not
-// supported are left out of the result: the bitmap of the reply says which there are. If another
-// client has a write delegation, that client knows size and change attribute better, and current
-// asks it.
+// getAttr is GETATTR (RFC 8881 section 18.7, RFC 7530 section 16.7). The argument is a bitmap4, the
+// result a fattr4. Attributes that are not supported are left out of the result: the bitmap of the
+// reply says which there are. Only a write-only attribute is an error (INVAL, section 5.5). If
+// another client has a write delegation, that client knows size and change attribute better, and
+// current asks it.
+//
+// A bitmap4 with a huge count is BADXDR: DecodeBitmap compares the count with the rest of the
+// message.
 func getAttr(k *compound) nfs.Status {
 	want, _ := DecodeBitmap(&k.c.Args)
 	if k.bad() {
@@ -32,7 +36,9 @@ func getAttr(k *compound) nfs.Status {
 	return st
 }
 
-// Bits of ACCESS that can mean something for directories, and for everything else.
+// Bits of ACCESS that can mean something for directories, and for everything else (RFC 8881 section
+// 18.1). DELETE means nothing for a file: the directory decides about its names. EXECUTE means
+// nothing for a directory, where searching is LOOKUP.
 const (
 	accessDir = blockstore.AccessRead | blockstore.AccessLookup | blockstore.AccessModify | blockstore.AccessExtend |
 		blockstore.AccessDelete
@@ -40,9 +46,16 @@ const (
 	accessChange = blockstore.AccessModify | blockstore.AccessExtend | blockstore.AccessDelete
 )
 
-// access is ACCESS (section 18.1). Two bitmaps go back: those of the requested bits that mean
-// anything for this type of object, and of these the ones that the caller has. It is advice, and no
-// check: the store checks each operation again.
+// access is ACCESS (RFC 8881 section 18.1, RFC 7530 section 16.1). Argument and result are words of
+// bits:
+//
+//	argument  uint32 access: the bits that are asked for
+//	result    uint32 supported: those that mean anything for this type of object
+//	          uint32 access: of supported, those that the caller has
+//
+// Unknown bits of the argument are in neither word of the result. The Linux client caches the
+// result and decides by it without a call: a bit that is missing in access makes system calls fail
+// there. For the server the result is advice and no check: the store checks each operation again.
 func access(k *compound) nfs.Status {
 	want := k.c.Args.Uint32()
 	if k.bad() {
@@ -54,6 +67,7 @@ func access(k *compound) nfs.Status {
 		e.Uint32(want & (blockstore.AccessRead | blockstore.AccessLookup))
 		return nfs.OK
 	}
+	// The type is not known yet. The store returns it together with the bits, in one call.
 	ask := want & (accessDir | accessFile)
 	xattrs := k.minor >= 2 && k.cur.x.FS.Limits().Xattrs
 	if xattrs {
@@ -67,9 +81,11 @@ func access(k *compound) nfs.Status {
 	if a.Type == blockstore.TypeDir {
 		sense = accessDir
 	}
+	// Before xattrGranted, which derives the permission to change extended attributes from MODIFY.
 	if k.cur.readOnly() {
 		granted &^= accessChange
 	}
+	// Linux has extended attributes of users for regular files and directories only (xattr(7)).
 	if xattrs && (a.Type == blockstore.TypeReg || a.Type == blockstore.TypeDir) {
 		sense |= accessXattr
 		granted |= xattrGranted(granted)
@@ -79,7 +95,9 @@ func access(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// verify is VERIFY (section 18.31): go on if the attributes are these.
+// verify is VERIFY (RFC 8881 section 18.31, RFC 7530 section 16.35). It is OK if the attributes of
+// the current file are those of the argument, else NOT_SAME, and the compound ends. An empty fattr4
+// is the same as every file.
 func verify(k *compound) nfs.Status {
 	same, st := k.compare()
 	if st == nfs.OK && !same {
@@ -88,7 +106,8 @@ func verify(k *compound) nfs.Status {
 	return st
 }
 
-// nverify is NVERIFY (section 18.15): go on if they are not.
+// nverify is NVERIFY (RFC 8881 section 18.15, RFC 7530 section 16.15): OK if they differ, else
+// SAME.
 func nverify(k *compound) nfs.Status {
 	same, st := k.compare()
 	if st == nfs.OK && same {
@@ -97,7 +116,17 @@ func nverify(k *compound) nfs.Status {
 	return st
 }
 
-// compare reads a fattr4 and holds it against the attributes of the current file.
+// compare reads a fattr4 and compares it with the attributes of the current file. It compares the
+// XDR: a client that writes the same value in another way, such as an owner by number instead of by
+// name, gets "not same". That is safe for VERIFY, whose use is to stop a compound before a change.
+//
+//	longer than 64 KiB, or malformed     BADXDR
+//	write-only attribute, rdattr_error   INVAL (section 18.31.4)
+//	attribute that is not supported      ATTRNOTSUPP; GETATTR leaves it out
+//	client with a delegation is silent   DELAY
+//
+// The comparison and a change behind it in the compound are not atomic. Another client can change
+// the file in between (RFC 8881 sections 18.30.4 and 18.31.4).
 func (k *compound) compare() (same bool, st nfs.Status) {
 	d := &k.c.Args
 	want, more := DecodeBitmap(d)

@@ -7,6 +7,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
+// The object that a compound works on is a value: export, rule, store handle. It counts no
+// reference anywhere, and SAVEFH and RESTOREFH copy it. So a file can be removed between two
+// operations of one compound. Each call of the store finds that out for itself and returns STALE.
+
 // putFH is PUTFH (RFC 8881 section 18.19, RFC 7530 section 16.20). The handle comes from the client
 // and may be anything: its code, an HMAC, is checked before anything in it is believed.
 func putFH(k *compound) nfs.Status {
@@ -23,6 +27,19 @@ func putFH(k *compound) nfs.Status {
 
 // resolve finds what a file handle stands for. That it is still there is for the
 // store to say.
+//
+//	not of this form, or code wrong          BADHANDLE   BadHandles, ForgedHandles
+//	directory of the pseudo file system
+//	that is gone or not for this client      STALE       GoneExports
+//	export that is gone                      STALE       GoneExports
+//	export that is not for this client       OK          deniedRule
+//	wrong flavor, no TLS                     WRONGSEC
+//	rate limit, name service                 DELAY
+//
+// The export of a client that lost its access answers OK, so that CLOSE and LOCKU still work. A
+// handle of the server's form with a wrong code is either forged or from before a change of the
+// secret. Both are BADHANDLE: to the client a handle is good as long as its object exists
+// (FH4_PERSISTENT), so the secret must be the same after a restart.
 func (k *compound) resolve(fh []byte) (o object, st nfs.Status) {
 	id, h, err := k.s.cfg.Codec.ParseNext(&k.last, fh)
 	if err != nil {
@@ -52,15 +69,16 @@ func (k *compound) resolve(fh []byte) (o object, st nfs.Status) {
 	case nfs.OK:
 		st = k.pay(x, rule)
 	case nfs.ErrAcces:
-		// PUTFH has no ACCESS among its errors (RFC 8881 section 15.2). The operation behind it has:
-		// admit refuses that, by deniedRule.
+		// PUTFH has no ACCESS among its errors (RFC 8881 section 15.2). The operation behind it
+		// has: admit refuses that, by deniedRule.
 		rule, st = &deniedRule, nfs.OK
 	}
 	return object{x: x, rule: rule, h: h}, st
 }
 
-// putRootFH is PUTROOTFH and PUTPUBFH (sections 18.21, 18.20). The public file handle is the root
-// of the pseudo file system too, as nobody has asked for another.
+// putRootFH is PUTROOTFH and PUTPUBFH (RFC 8881 sections 18.21 and 18.20, RFC 7530 sections 16.22
+// and 16.21). The public file handle is the root of the pseudo file system too: nothing configures
+// another one, and the RFC allows the two to be the same (RFC 8881 section 4.1.2).
 func putRootFH(k *compound) nfs.Status {
 	o, st := k.at(k.s.pseudo().root)
 	if st == nfs.OK {
@@ -69,7 +87,8 @@ func putRootFH(k *compound) nfs.Status {
 	return st
 }
 
-// getFH is GETFH (section 18.8).
+// getFH is GETFH (section 18.8). It also serves a client whose access has ended: the client sent
+// the handle itself.
 func getFH(k *compound) nfs.Status {
 	k.encodeHandle(&k.c.Res, &k.cur)
 	return nfs.OK
@@ -81,12 +100,15 @@ func (k *compound) encodeHandle(e *xdr.Encoder, o *object) {
 	e.Opaque(k.appendHandle(b[:0], o))
 }
 
-// encodeFile appends the nfs_fh4 of a file.
+// encodeFile appends the nfs_fh4 of a file, for callbacks. The bytes are the same as those of
+// GETFH: the Linux client finds the inode of a CB_RECALL by comparing handles.
 func (s *Server) encodeFile(e *xdr.Encoder, f *lock.File) {
 	var b [nfs.HandleMax]byte
 	e.Opaque(s.cfg.Codec.Append(b[:0], f.Export, &f.Handle))
 }
 
+// appendHandle appends at most nfs.HandleMax bytes to b. o must be set. The code is an HMAC over
+// the rest, so that the same object always has the same handle in every process with the secret.
 func (k *compound) appendHandle(b []byte, o *object) []byte {
 	if o.node != nil {
 		return k.s.cfg.Codec.Append(b, pseudoExport, &o.node.handle)
@@ -143,7 +165,9 @@ func secInfo(k *compound) nfs.Status {
 	return k.flavors(&o, st)
 }
 
-// secInfoNoName is SECINFO_NO_NAME (section 18.45).
+// secInfoNoName is SECINFO_NO_NAME (section 18.45). Its argument is SECINFO_STYLE4_CURRENT_FH or
+// SECINFO_STYLE4_PARENT. The Linux client sends the first one, with the root's handle, when
+// it mounts without the option sec.
 func secInfoNoName(k *compound) nfs.Status {
 	const current, parent = 0, 1
 	style := k.c.Args.Uint32()
@@ -157,7 +181,15 @@ func secInfoNoName(k *compound) nfs.Status {
 	return k.flavors(&o, st)
 }
 
-// flavors appends a SECINFO4resok: those of an object's export, whatever the caller's own is.
+// flavors appends a SECINFO4resok: the flavors of an object's export, whatever the caller's own is.
+//
+//	+-------+----------+----------+
+//	| count | flavor 1 | flavor 2 | ...    in the order in which the server prefers them
+//	+-------+----------+----------+
+//
+// An entry of RPCSEC_GSS would have a second part, but this server has none. WRONGSEC of the lookup
+// is the reason for which the client asks, so it is no error here. A client that is admitted but
+// lacks TLS gets the same list: NFS has no flavor for TLS (RFC 9289).
 func (k *compound) flavors(o *object, st nfs.Status) nfs.Status {
 	var accepted nfs.Flavors
 	switch {
@@ -187,8 +219,9 @@ func (k *compound) flavors(o *object, st nfs.Status) nfs.Status {
 // file is the current file as locks and opens know it.
 func (k *compound) file() lock.File { return lock.File{Export: k.cur.x.ID, Handle: k.cur.h} }
 
-// regular makes sure that the current file handle is that of a regular file, for
-// operations whose RFC has a status for everything else.
+// regular makes sure that the current file handle is that of a regular file, for operations whose
+// RFC has a status for everything else: ISDIR, SYMLINK, and WRONG_TYPE for devices, sockets and
+// FIFOs. minorStatus makes INVAL of the last one in version 4.0.
 func (k *compound) regular() nfs.Status {
 	if k.cur.x == nil {
 		return nfs.ErrIsDir

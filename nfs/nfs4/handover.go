@@ -14,14 +14,31 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Before another process takes the server over, this one is paused: no call of a client is under
-// way, no callback is sent, and copies wait between two steps. Then Snapshot describes everything
-// that clients know of. The next process restores it and resumes: it sends callbacks that were not
-// answered again, as they were, and continues the copies.
+// A handover moves the state of the server from an old process to a new one while the clients stay
+// connected. They see neither a new boot nor a grace period:
+//
+//	old process                             new process
+//	transports stop taking calls            New, with no clients
+//	Pause(true)                             Pause(true)
+//	Snapshot           --- bytes --->       Restore
+//	ends, or Pause(false) if that failed    Pause(false)
+//
+// In a paused server no callback is sent, the host's programs get no recall, and copies wait
+// between two steps. The transports see to it that no call of a client is under way. Snapshot
+// describes everything that clients know of. The new process sends callbacks without an answer
+// again, as they were, and continues the copies.
+//
+// Only one of the two processes may resume: both have the same stateids and session slots.
 
-// Pause stops the server for an upgrade, or resumes it. While it is paused no callback is sent,
-// nothing is recalled for programs of the host, and copies wait between two steps. Pause waits for
-// the steps under way.
+// Pause stops the server for an upgrade, or resumes it. A second Pause with the same argument does
+// nothing. Pause, Snapshot and Restore are called by one goroutine: nothing guards offloads.taken
+// and offloads.restored.
+//
+// Pause(true) waits, in this order, for recalls for programs of the host (acting), for callbacks
+// that are being sent (calling), for changes of the list of clients that may reclaim (Freeze), and
+// for the steps of copies under way. It takes all turns of the copies, so that no copy can begin
+// another step. A step is at most copyStep (16 MiB). Pause does not wait for the replies to
+// callbacks: the snapshot has these callbacks as pending.
 func (s *Server) Pause(on bool) {
 	s.acting.Lock()
 	s.calling.Lock()
@@ -51,11 +68,15 @@ func (s *Server) Pause(on bool) {
 	}
 	f.restored = nil
 	for _, x := range s.state.Lost() {
-		s.callBack(x, probing{}) // sends what was lost first
+		// callBack first sends the lost callbacks of the session, in their slots and with their
+		// sequence numbers. probing alone asks the client for nothing.
+		s.callBack(x, probing{})
 	}
 }
 
-// mayCall reports whether callbacks may be sent, until done is called.
+// mayCall reports whether callbacks may be sent. If ok is true the caller has calling for reading
+// until it calls done, and Pause waits for that. Between the two it must neither wait for a reply
+// nor call Pause. If ok is false, done is nil.
 func (s *Server) mayCall() (done func(), ok bool) {
 	s.calling.RLock()
 	if s.paused {
@@ -65,15 +86,16 @@ func (s *Server) mayCall() (done func(), ok bool) {
 	return s.calling.RUnlock, true
 }
 
-// snapCopy is a copy that goes on after its reply, as a gob value, to which fields may be
-// added.
+// snapCopy is a copy that goes on after its reply, as a gob value. Fields may be added: gob leaves
+// a field zero that the stream does not have. A type or name must not change, since an older
+// process writes the stream that a newer one reads.
 type snapCopy struct {
 	From, To          snapObject
-	SourceOff, DstOff uint64
-	Count, Done       uint64
-	Reads, Writes     snapCred
-	Verifier          []byte
-	Pieces, Told      bool
+	SourceOff, DstOff uint64   // of the whole copy, in bytes
+	Count, Done       uint64   // bytes in all, and copied so far; Done <= Count
+	Reads, Writes     snapCred // identities for the two files
+	Verifier          []byte   // of the COPY's reply, 8 bytes
+	Pieces, Told      bool     // see copying.pieces, offload.notified
 }
 
 type snapObject struct {
@@ -96,15 +118,18 @@ func (c *snapCred) cred() blockstore.Cred {
 	return blockstore.Cred{UID: c.UID, GID: c.GID, Groups: c.Groups}
 }
 
-// Snapshot describes what the server remembers, while it stands still. connection numbers the
-// connections that the next process will have, too; see state.SnapshotFuncs.
+// Snapshot describes what the server remembers. The server must be paused. connection numbers the
+// connections that the new process gets as well; see state.SnapshotFuncs. The result is a copy: it
+// refers to nothing of the server.
 func (s *Server) Snapshot(connection func(rpc.Caller) (id uint64, ok bool)) ([]byte, error) {
 	return s.state.Snapshot(s.cfg.Now(), state.SnapshotFuncs{
 		Connection: connection, Callback: s.pending, Copy: s.offloads.snapshot,
 	})
 }
 
-// pending describes a callback.
+// pending describes a callback without an answer. Its arguments are encoded now and stored as
+// bytes. A retry must be the same request in the same slot with the same sequence number (RFC 8881
+// section 2.10.6.2); else a client may answer SEQ_FALSE_RETRY. The zero value is CB_SEQUENCE alone.
 func (s *Server) pending(what any) (a state.PendingCallback) {
 	r, ok := what.(request)
 	if !ok {
@@ -119,6 +144,9 @@ func (s *Server) pending(what any) (a state.PendingCallback) {
 	return a
 }
 
+// snapshot describes one copy. The copy stands between two steps, so done is exact and the new
+// process continues there. Snapshot fails if the goroutine of a copy ends at this moment: Pause
+// does not stop a goroutine that has no step left.
 func (f *offloads) snapshot(st *state.Offload) ([]byte, error) {
 	f.mu.Lock()
 	o := f.all[st]
@@ -138,19 +166,25 @@ func (f *offloads) snapshot(st *state.Offload) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Restore has a server that stands still and has no clients go on from a snapshot, once it
-// stands still no more. connection finds a connection by its number, or is nil. The lock table
-// and the exports are there. After an error the server is of no use.
+// Restore fills a server that is paused and has no clients from a snapshot. The copies and
+// callbacks of the snapshot begin with Pause(false). connection finds a connection by its number,
+// or is nil. The lock table and the exports must have been restored before. After an error the
+// server must not be used.
+//
+// The snapshot comes from another process of the same server, and not from a client. It is still
+// checked for damage, such as a cut stream or lengths that do not match.
 func (s *Server) Restore(data []byte, connection func(id uint64) rpc.Caller) error {
 	if len(s.journal.mem) > 0 {
-		s.journal.load(s.journal.mem, s.cfg.Now()) // the process of before has written since
+		// New has loaded the journal while the old process was still writing records into it.
+		s.journal.load(s.journal.mem, s.cfg.Now())
 	}
 	return s.state.Restore(data, s.cfg.Now(), state.RestoreFuncs{
 		Connection: connection, Callback: callbackAgain, Copy: s.restoreCopy, Leased: s.leaseAgain, Connect: s.cfg.CallBack,
 	})
 }
 
-// resent is a callback of the process of before.
+// resent is a callback of the old process, with its arguments as bytes. It is comparable, as
+// request wants: args is a string for this reason.
 type resent struct {
 	number uint32
 	args   string
@@ -168,10 +202,13 @@ func (r resent) refers() *state.Origin {
 	return &r.origin
 }
 
-// answered implements request. Nothing waits for the answer: the operation that asked was answered
-// by the process before, or will ask again.
+// answered implements request. Nothing waits for the answer: no call of a client is under way
+// during a handover, and a GETATTR that needs a CB_GETATTR sends a new one.
 func (resent) answered(*Server, bool, nfs.Status, *xdr.Decoder) {}
 
+// callbackAgain returns the request for a callback of the snapshot. A CB_RECALL stays a recalling,
+// so that its answer counts for the delegation. r is nil if the delegation was returned or revoked.
+// The callback is sent all the same, as its slot stays in use until the client answers.
 func callbackAgain(a *state.PendingCallback, r *state.Recall) any {
 	switch {
 	case a.Op == 0:
@@ -186,7 +223,11 @@ func callbackAgain(a *state.PendingCallback, r *state.Recall) any {
 	return out
 }
 
-// leaseAgain is compound.lease for a delegation that was handed over.
+// leaseAgain takes the host's lease for a delegation that was handed over. The lease of the old
+// process ends with its descriptors. If a program of the host has opened the file in between, there
+// is no lease: the delegation stays, but the server does not learn of further opens by the host.
+// That is logged and counted. leave belongs to package state, which calls it once when the
+// delegation ends.
 func (s *Server) leaseAgain(f lock.File, write bool) (leave func()) {
 	x := s.cfg.Exports.ByID(f.Export)
 	if x == nil {
@@ -206,6 +247,8 @@ func (s *Server) leaseAgain(f lock.File, write bool) (leave func()) {
 	return leave
 }
 
+// objectOf returns the object of a copy. Its x is nil if the export is gone; resume then ends the
+// copy. Its rule is nil: a copy has the identities of its COPY, and asks for no rule.
 func (s *Server) objectOf(x *snapObject) (object, error) {
 	h, ok := blockstore.MakeHandle(x.Handle)
 	if !ok {
@@ -214,6 +257,8 @@ func (s *Server) objectOf(x *snapObject) (object, error) {
 	return object{x: s.cfg.Exports.ByID(x.Export), h: h}, nil
 }
 
+// restoreCopy enters a copy of the snapshot. It starts nothing: the server is paused, and
+// Pause(false) starts the goroutine of each copy in offloads.restored.
 func (s *Server) restoreCopy(st *state.Offload, data []byte) error {
 	var x snapCopy
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&x); err != nil {
@@ -242,7 +287,10 @@ func (s *Server) restoreCopy(st *state.Offload, data []byte) error {
 	return nil
 }
 
-// resume is the goroutine of a copy that was handed over.
+// resume is the goroutine of a copy that was handed over. Pause has counted it in offloads.wg. A
+// copy that was complete already only tells its client (CB_OFFLOAD). A copy of an export that is
+// gone is STALE. The reservation against delegations of the file is not in the snapshot, so resume
+// makes it again; the client may have closed the file.
 func (o *offload) resume() {
 	defer o.s.offloads.wg.Done()
 	if _, done, _ := o.Progress(); !done {

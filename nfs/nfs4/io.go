@@ -10,20 +10,34 @@ import (
 )
 
 // ioState checks the stateid of something like a READ or a WRITE of the current file (RFC 8881
-// section 8.2.5): of an open with the mode, of a lock of such an open, of a delegation, or a
-// special one.
+// section 8.2.5). It accepts
+//
+//	stateid          to read                       to write
+//	open, its locks  any access                    if the open has access WRITE; else OPENMODE
+//	delegation       of any type                   a write delegation; else OPENMODE
+//	anonymous        if no open denies READ        if no open denies WRITE; else LOCKED
+//	bypass           no open can deny it           as anonymous
+//
+// An open for writing only may be read, because a client that changes a part of a page has to read
+// the rest. The special stateids are GRACE in the grace period: a client that has not reclaimed its
+// open yet may deny the mode.
+//
+// Everything in a stateid is the client's. One of another client, file or kind is BAD_STATEID, one
+// of an earlier start of the server is BAD_STATEID too (STALE_STATEID in version 4.0), and one with
+// an old seqid is OLD_STATEID.
 func (k *compound) ioState(id state.Stateid, write bool) nfs.Status {
 	return k.ioStateOf(k.file(), id, write)
 }
 
 // ioStateOf is ioState of another file.
 func (k *compound) ioStateOf(f lock.File, id state.Stateid, write bool) nfs.Status {
-	// The special stateids belong to no client and no open: all zeros is anonymous access, all ones a
-	// READ that passes by mandatory locks (section 8.2.3). They are still subject to share
+	// The special stateids belong to no client and no open: all zeros is anonymous access, all ones
+	// a READ that passes by mandatory locks (section 8.2.3). They are still subject to share
 	// reservations and delegations of others.
 	if id == state.Anonymous || id == state.Bypass {
 		if !k.mayBlock && k.s.state.Denying() {
-			k.again = true // to end what a silent client denies may mean to write that down
+			// To end a client whose lease has run out, package state writes to its journal on disk.
+			k.again = true
 			return nfs.ErrJukebox
 		}
 		// An open would have asked for the delegations of others.
@@ -41,7 +55,9 @@ func (k *compound) ioStateOf(f lock.File, id state.Stateid, write bool) nfs.Stat
 	return k.badState(k.client.IO(k.now, id, f, write))
 }
 
-// dataOp begins an operation on the data of the current file, whose arguments have been read.
+// dataOp begins an operation on the data of the current file, whose arguments have been read. The
+// checks go from cheap to expensive. None of them calls the store; ioFailed does, after a failure.
+// Mandatory byte-range locks do not exist here: locks are advisory (RFC 8881 section 9.1.2).
 func (k *compound) dataOp(id state.Stateid, write bool) nfs.Status {
 	switch {
 	case k.bad():
@@ -51,7 +67,7 @@ func (k *compound) dataOp(id state.Stateid, write bool) nfs.Status {
 	case write && k.cur.readOnly():
 		return nfs.ErrROFS
 	case !k.mayBlock && k.s.state.GracePending():
-		k.again = true // to find out whether it is over may mean to write that down
+		k.again = true // the end of the grace period is written to disk
 		return nfs.ErrJukebox
 	}
 	if st := k.ioState(id, write); st != nfs.OK {
@@ -60,7 +76,7 @@ func (k *compound) dataOp(id state.Stateid, write bool) nfs.Status {
 	return nfs.OK
 }
 
-// readOverhead is what a READ4resok holds beside its data, with padding.
+// readOverhead is the size of a READ4resok without its data, in bytes: eof, length, padding.
 const readOverhead = 4 + 4 + 3
 
 // payloads is how many blocks of registered memory every transport has for a call. Further READs of
@@ -73,9 +89,19 @@ const payloads = 8
 // a compound are matched with the Write chunks of a call by RDMA in their order (RFC 8267 section
 // 6.4).
 //
-// It returns less than it was asked for where the export's rule, the session's reply size, or the
-// Write chunk allow no more: a short READ without eof is legal, and the client asks for the rest. A
+// READ returns less than count where the export's rule, the session's reply size, or the Write
+// chunk allow no more: a short READ without eof is legal, and the client asks for the rest. A
 // client can name any count: n is bounded by all of them before memory is taken.
+//
+// Three ways of the data into the reply, in the order of preference:
+//
+//	Map, Borrow   pages of the page cache, sent without a copy; the transport releases the
+//	              window after the reply. Not for a reply that the slot caches: that is a copy.
+//	Payload       registered memory of the transport
+//	make          from the 9th READ of a compound on; registered when the reply is sent
+//
+// If there is no registered memory the client is answered DELAY and comes again. READ is
+// idempotent, so nothing is to be undone then.
 func read(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
@@ -112,7 +138,8 @@ func read(k *compound) nfs.Status {
 	}
 	if err != nil {
 		if !k.mayBlock {
-			// What there is to say of the failure may be on disk as well.
+			// The worker finds the error again; its exact status may need a call that waits for a
+			// disk.
 			k.again = true
 			if errors.Is(err, blockstore.ErrWouldBlock) {
 				k.s.cfg.Counters.ReadsMoved.Add(1)
@@ -145,11 +172,19 @@ func (k *compound) ioFailed(st nfs.Status) nfs.Status {
 	return st
 }
 
-// write is WRITE (RFC 8881 section 18.32, RFC 7530 section 16.36). The data lies where the
-// transport has received it, in order with the call's other arguments, and is the store's only
-// until WriteAt returns. The reply says what the store reports: committed may be more than was
-// asked for, and never less. A client that gets another verifier at COMMIT than here writes the
-// data again.
+// write is WRITE (RFC 8881 section 18.32, RFC 7530 section 16.36): stateid, offset, stable, data<>;
+// the result is count, committed, verifier. The data lies where the transport has received it:
+// inline, or in registered memory by an RDMA READ of a Read chunk. The store may use the data only
+// until WriteAt returns.
+//
+// The reply repeats what the store reports. committed is at least as stable as the client wants:
+//
+//	UNSTABLE   a crash of the host can lose the data, so the client retains a copy
+//	DATA_SYNC  the data, and what is needed to read it, is on disk
+//	FILE_SYNC  all attributes too
+//
+// A client that gets another verifier at COMMIT than here writes the data again. A short WRITE is
+// legal, and the client sends the rest.
 func write(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
@@ -163,7 +198,8 @@ func write(k *compound) nfs.Status {
 		return st
 	}
 	fs := k.cur.x.FS
-	data = data[:min(len(data), int(k.cur.rule.WriteMax()))] // the client sends the rest again
+	// A client can ignore maxwrite. The rest of its data is not written, and count says so.
+	data = data[:min(len(data), int(k.cur.rule.WriteMax()))]
 	// The verifier of before: if the data is lost before the reply, the client has to see at COMMIT
 	// that its own does not match.
 	v := fs.Verifier()
@@ -178,8 +214,10 @@ func write(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// commit is COMMIT (RFC 8881 section 18.3, RFC 7530 section 16.3). It needs no stateid: whoever may
-// write has written already.
+// commit is COMMIT (RFC 8881 section 18.3, RFC 7530 section 16.3): offset, count; a count of 0
+// means to the end of the file. COMMIT has no stateid, and needs none: it writes nothing that an
+// earlier WRITE was not allowed to write. The reply leaves only after the data is stable. The
+// client may then free its copy of all data that was written under the same verifier.
 func commit(k *compound) nfs.Status {
 	off, count := k.c.Args.Uint64(), k.c.Args.Uint32()
 	switch {
@@ -188,7 +226,8 @@ func commit(k *compound) nfs.Status {
 	case k.cur.node != nil:
 		return nfs.ErrIsDir
 	}
-	// What was written before the export became read-only may be committed still.
+	// An export may become read-only between WRITE and COMMIT: the earlier data may still be
+	// committed.
 	if _, err := k.cur.x.FS.Commit(k.who(&k.cur), k.cur.h, off, count); err != nil {
 		return k.ioFailed(nfs.StatusOf(err))
 	}

@@ -10,18 +10,34 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// Programs on the host can open a file that is delegated, and they do not come by this server. A
-// store may have leases of the host (fcntl(2), F_SETLEASE): then it reports such an open, and the
-// host makes the program wait for as long as lease-break-time says. Meanwhile the delegation is
-// recalled.
+// Programs on the host can open a file that is delegated, without a call to this server. A store
+// may have leases of the host (fcntl(2), F_SETLEASE): then it reports such an open, and the host
+// makes the program wait, for /proc/sys/fs/lease-break-time seconds at most.
+//
+//	program            host                 server                client
+//	open(2)   ------>  breaks the lease --> wanted
+//	  waits                                 CB_RECALL    ------>
+//	                                        DELEGRETURN  <------  writes back first
+//	                   lease released  <--- release
+//	continues <------
+//
+// A client that never answers loses its delegation after a lease of NFS. The host does not wait so
+// long by default (45 seconds): the program then continues, and may read data that the client has
+// not written yet.
 
-// hostAgain is how long to wait before a client is asked again for what a program on the
-// host waits for.
+// hostAgain is how long the server waits before it recalls again a delegation that a program on the
+// host waits for. A lost CB_RECALL is repeated after this time.
 const hostAgain = time.Second
 
-// lease takes the host's lease of the current file for a new delegation. It returns false, and
-// gives the delegation back, if a program of the host has the file open already. A store that has
-// no leases, or has no more of them, is no reason to refuse a delegation; such ones are counted.
+// lease pins the current file and takes the host's lease of it, for a new delegation. It returns
+// false, and returns the delegation, if a program of the host has the file open already. A store
+// that has no leases, or has no more of them, is no reason to refuse a delegation. The counter
+// unleased counts such delegations.
+//
+// Package state owns release from Leased on, and calls it once when the delegation ends. The
+// delegation can end before Leased is called, as after a recall by another client. Then Leased
+// calls release at once. The store may call wanted before Lease returns: wanted needs no lock of
+// this goroutine, and finds the delegation, because package state has it already.
 func (k *compound) lease(d *state.Delegate, id state.Stateid) bool {
 	if pinned, st := k.pin(); pinned && st == nfs.OK {
 		k.client.Pinned(id, d.File)
@@ -34,7 +50,7 @@ func (k *compound) lease(d *state.Delegate, id state.Stateid) bool {
 	release, err := x.Lease(f.Handle, d.Write, func() { s.wanted(f) })
 	switch {
 	case errors.Is(err, blockstore.ErrJukebox):
-		_ = k.client.ReturnDelegation(id, f) // or it is gone already
+		_ = k.client.ReturnDelegation(id, f) // an error says that it has ended already
 		return false
 	case err != nil:
 		s.unleased.Add(1)
@@ -45,7 +61,9 @@ func (k *compound) lease(d *state.Delegate, id state.Stateid) bool {
 }
 
 // wanted recalls the delegations of a file for a program of the host, again and again until there
-// are none. The store calls it in a goroutine of its own for each lease that is broken.
+// are none. The store calls it in a goroutine of its own for each lease that is broken. Close waits
+// for the goroutine. The loop ends at the latest when package state revokes the delegation. Watch
+// is nil if nothing is being recalled: then only the timer or Close ends the wait.
 func (s *Server) wanted(f lock.File) {
 	if !s.offloads.enter() {
 		return
@@ -66,7 +84,9 @@ func (s *Server) wanted(f lock.File) {
 }
 
 // freed recalls the delegations of a file once, and reports whether there are none any more. While
-// the server is paused it does nothing, as the successor will do it.
+// the server is paused it does nothing, as the successor will do it. It holds acting for reading
+// and takes calling inside, by Recall: never the other way round. It must not wait with acting
+// held, because Pause takes acting for writing and stops all callers behind it.
 func (s *Server) freed(f lock.File) bool {
 	s.acting.RLock()
 	defer s.acting.RUnlock()

@@ -6,8 +6,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Types of locks (nfs_lock_type4). Those that wait are refused like the others: the
-// client comes again.
+// Types of locks (nfs_lock_type4). READW and WRITEW announce that the client repeats a denied LOCK
+// (RFC 8881 section 9.6). The server treats them as READ and WRITE: it has no queue of waiting
+// locks, and no operation waits in a worker for a lock. So a client that never comes again blocks
+// nobody. Two waiting clients can be served out of order.
 const (
 	LockRead      = 1
 	LockWrite     = 2
@@ -15,6 +17,7 @@ const (
 	lockWriteWait = 4
 )
 
+// decodeLockType reads an nfs_lock_type4. An unknown type is an error of the decoder: BADXDR.
 func decodeLockType(d *xdr.Decoder) (exclusive bool) {
 	switch d.Uint32() {
 	case LockRead, lockReadWait:
@@ -26,8 +29,29 @@ func decodeLockType(d *xdr.Decoder) (exclusive bool) {
 	return false
 }
 
-// lockRange is LOCK (RFC 8881 section 18.10, RFC 7530 section 16.10). The client ID of the
-// lock-owner means nothing in a session, nor do the sequence numbers: they are version 4.0's.
+// lockRange is LOCK (RFC 8881 section 18.10, RFC 7530 section 16.10). Its arguments:
+//
+//	locktype        uint32
+//	reclaim         bool
+//	offset, length  uint64          length of all ones: to the end of the file
+//	new_lock_owner  TRUE            open_seqid, open_stateid, lock_seqid, client ID, owner<>
+//	                FALSE           lock_stateid, lock_seqid
+//
+// The server ignores the client ID and both seqids in a session (RFC 8881 section 18.10.3). Version
+// 4.0 takes the turn of the open-owner in the first arm, and of the lock-owner in the second.
+//
+// Statuses that a client has to expect, most of them from state.Client.Lock:
+//
+//	DENIED            a lock of another owner conflicts; the result is a LOCK4denied
+//	OPENMODE          the open does not have the access that the lock needs
+//	INVAL             length 0, or offset plus length beyond 64 bits
+//	GRACE, NO_GRACE   the wrong side of the grace period
+//	RECLAIM_CONFLICT  a reclaim meets a lock of another owner
+//	DELAY             the table of locks or the client's limit of states is full
+//	BAD_STATEID       of another file, client or kind
+//
+// A conflicting lock of a client whose lease has run out denies nothing: package state ends that
+// client first, and then repeats the attempt.
 func lockRange(k *compound) nfs.Status {
 	d := &k.c.Args
 	var a state.Lock
@@ -53,6 +77,7 @@ func lockRange(k *compound) nfs.Status {
 			return st
 		}
 	}
+	// The type is checked in the store, before any lock of package state is taken.
 	if st := k.regular(); st != nfs.OK {
 		return st
 	}
@@ -64,8 +89,13 @@ func lockRange(k *compound) nfs.Status {
 	return k.stated(id, st)
 }
 
-// denied appends a LOCK4denied, the result of a LOCK or LOCKT that failed. The owner of a lock of
-// another protocol may be longer than an owner of version 4.
+// denied appends a LOCK4denied, the result of a LOCK or LOCKT that failed: offset, length,
+// locktype, client ID, owner<>. The owner of a lock of another protocol may be longer than an owner
+// of version 4, so it is cut off; the client ID of such a lock is 0.
+//
+// keepResult makes the loop leave the result in the reply although the status is an error. The row
+// of LOCK in the table counts a stateid alone. If a LOCK4denied does not fit into the reply, the
+// loop answers REP_TOO_BIG; that is safe, because no lock was taken.
 func (k *compound) denied(h *state.Denied) {
 	typ := uint32(LockRead)
 	if h.Exclusive {
@@ -80,8 +110,10 @@ func (k *compound) denied(h *state.Denied) {
 	k.keepResult = true
 }
 
-// lockTest is LOCKT (RFC 8881 section 18.11, RFC 7530 section 16.11). It needs no stateid and takes
-// no lock.
+// lockTest is LOCKT (RFC 8881 section 18.11, RFC 7530 section 16.11). It needs no stateid, makes no
+// state and takes no lock, so it is idempotent. In version 4.0 it takes no turn either: LOCKT has
+// no seqid. Locks of the same lock-owner never conflict. In the grace period LOCKT is GRACE,
+// because the owner of a conflicting lock may not have reclaimed the lock yet.
 func lockTest(k *compound) nfs.Status {
 	d := &k.c.Args
 	var a state.Lock
@@ -108,11 +140,17 @@ func lockTest(k *compound) nfs.Status {
 	return st
 }
 
-// unlock is LOCKU (RFC 8881 section 18.12, RFC 7530 section 16.12).
+// unlock is LOCKU (RFC 8881 section 18.12, RFC 7530 section 16.12): locktype, seqid, lock_stateid,
+// offset, length. A part of a range may be unlocked. A range without any lock is no error, as with
+// fcntl(2). The lock stateid stays valid when its last lock has gone: the client frees it by
+// FREE_STATEID or CLOSE, in version 4.0 by RELEASE_LOCKOWNER.
+//
+// LOCKU is served in the grace period, and for a client whose export was withdrawn
+// (allowedIfDenied): giving up a lock can harm nobody.
 func unlock(k *compound) nfs.Status {
 	d := &k.c.Args
 	var a state.Lock
-	decodeLockType(d) // says nothing: all locks of the range end
+	decodeLockType(d) // any legal type: it has no effect (RFC 8881 section 18.12.3)
 	seq := d.Uint32()
 	a.ID = k.stateid(DecodeStateid(d))
 	a.Offset, a.Length = d.Uint64(), d.Uint64()
@@ -123,11 +161,18 @@ func unlock(k *compound) nfs.Status {
 	return k.stated(k.client.Unlock(&a))
 }
 
-// stateidsMax bounds a TEST_STATEID.
+// stateidsMax bounds a TEST_STATEID, which takes the client's mutex for every stateid.
 const stateidsMax = 1 << 16
 
-// testStateid is TEST_STATEID (section 18.48). The result has a status for each stateid. The count
-// is the client's: it is compared with the arguments that are there before anything is appended.
+// testStateid is TEST_STATEID (RFC 8881 section 18.48). The operation is OK, and the result has a
+// status for each stateid: OK, BAD_STATEID, OLD_STATEID, EXPIRED or DELEG_REVOKED. The special
+// stateids for anonymous access are BAD_STATEID: nobody can test or free them.
+//
+// The count is the client's, and may be anything. It is compared with the arguments that have
+// arrived before anything is appended. A stateid takes 16 bytes of the call and 4 bytes of the
+// reply, so no call makes a reply longer than itself.
+//
+// The Linux client tests its stateids when SEQUENCE has set a flag of revoked state.
 func testStateid(k *compound) nfs.Status {
 	d, e := &k.c.Args, &k.c.Res
 	n := d.Uint32()
@@ -144,9 +189,16 @@ func testStateid(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// freeStateid is FREE_STATEID (section 18.38): a client acknowledges that a state was revoked, or
-// gives up a lock stateid. One with locks is LOCKS_HELD; that of an open is too, as it needs a
-// CLOSE.
+// freeStateid is FREE_STATEID (RFC 8881 section 18.38): a client acknowledges that a state was
+// revoked, or gives up a lock stateid. It needs no file handle.
+//
+//	revoked delegation         OK; SEQUENCE clears its flag with the last of them
+//	lock stateid, no locks     OK
+//	lock stateid with locks    LOCKS_HELD: LOCKU first
+//	open, delegation           LOCKS_HELD: CLOSE or DELEGRETURN
+//	copy                       BAD_STATEID: OFFLOAD_CANCEL ends one
+//
+// While a client has a revoked delegation that it has not freed, it gets no new delegation.
 func freeStateid(k *compound) nfs.Status {
 	id := k.stateid(DecodeStateid(&k.c.Args))
 	if k.bad() {

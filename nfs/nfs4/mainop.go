@@ -1,8 +1,17 @@
 package nfs4
 
-// A compound is called for one of its operations, and the others lead there or look after it:
-// SEQUENCE, PUTFH, OPEN, GETFH, ACCESS, GETATTR is an OPEN. weights has how much each operation
-// says of what a compound is for; the first with the most does.
+// Counters and latencies are kept by operation, but a call is a whole compound. A client sends a
+// compound for one of its operations. The others lead there or fetch attributes afterwards:
+//
+//	SEQUENCE PUTFH OPEN GETFH ACCESS GETATTR    an OPEN
+//	SEQUENCE PUTFH LOOKUP GETFH GETATTR         a LOOKUP
+//	SEQUENCE PUTFH GETATTR                      a GETATTR
+//	SEQUENCE                                    a SEQUENCE: the client renews its lease
+//
+// weights says how much each operation tells about the purpose of a compound: 1 for SEQUENCE, 2 for
+// file handles, 3 for attributes, 4 for lookups, 5 for all others. The first operation with the
+// greatest weight names the call. Only operations that were reached count. After an error the rest
+// of the compound is not looked at.
 var weights = func() (w [numOps]uint8) {
 	for i := range w {
 		w[i] = 5
@@ -25,5 +34,5 @@ func OperationName(op uint32) string {
 	return table[op].name
 }
 
-// Operations is the number of operation numbers: all are lower.
+// Operations is the number of operation numbers: all are lower. An observer sizes its arrays by it.
 const Operations = numOps

@@ -11,7 +11,13 @@ import (
 
 // checkName refuses what cannot be a component4. Names are bytes unless UTF-8 is configured: names
 // that other clients made in another character set stay reachable, as fs_charset_cap says (RFC 8881
-// section 14.4).
+// section 14.4). A store relies on this check: it gets no slash, no NUL, and neither "." nor "..".
+//
+//	length 0, or not UTF-8 if that is configured   INVAL
+//	"." and ".."                                   BADNAME
+//	contains "/" or NUL                            BADCHAR
+//	256 to 4096 bytes                              NAMETOOLONG
+//	more than 4096 bytes (nameMax)                 BADXDR, from the decoder
 func (k *compound) checkName(name string) nfs.Status {
 	switch {
 	case name == "", k.s.cfg.UTF8 && !utf8.ValidString(name):
@@ -26,7 +32,8 @@ func (k *compound) checkName(name string) nfs.Status {
 	return nfs.OK
 }
 
-// decodeName reads the argument of an operation that has a component4 alone.
+// decodeName reads and checks the argument of an operation that has a component4 alone. The name is
+// a copy of the receive buffer: Decoder.String allocates.
 func (k *compound) decodeName() (name string, st nfs.Status) {
 	name = k.c.Args.String(nameMax)
 	if k.bad() {
@@ -35,7 +42,9 @@ func (k *compound) decodeName() (name string, st nfs.Status) {
 	return name, k.checkName(name)
 }
 
-// changeable makes sure that the client may change a directory's entries.
+// changeable returns ROFS if the client must not change the object or, of a directory, its entries.
+// An operation calls changeable before it recalls a delegation: a client that can change nothing
+// must not take delegations from others.
 func (o *object) changeable() nfs.Status {
 	if o.readOnly() {
 		return nfs.ErrROFS
@@ -43,8 +52,18 @@ func (o *object) changeable() nfs.Status {
 	return nfs.OK
 }
 
-// changed is the change_info4 of a directory. It is atomic where the store says that
-// nothing can have changed it between the two.
+// changed returns the change_info4 of a directory. Its layout is
+//
+//	bool atomic | uint64 before | uint64 after
+//
+// The Linux client compares before with the change attribute in its cache. If atomic is true and
+// both are equal the client keeps its cache of the directory, else it drops the cache. So atomic
+// must be true only where the store excludes every other change between both values
+// (Limits.WccExact). If it is true and another change has come between, the client goes on with
+// entries that are wrong.
+//
+// If the store does not know the attributes after the change, changed asks for them. An attribute
+// that stays unknown is 0. The operation succeeds all the same, because the change has been made.
 func (k *compound) changed(dir *object, w *blockstore.Wcc) (c changeInfo) {
 	after := w.Post
 	if !after.Known {
@@ -63,9 +82,22 @@ func (k *compound) changed(dir *object, w *blockstore.Wcc) (c changeInfo) {
 	return c
 }
 
-// create is CREATE (RFC 8881 section 18.4, RFC 7530 section 16.4), for everything but regular
-// files, which OPEN makes. The store gives the object its attributes as it makes it, except the
-// ACL. Which attributes were set is in the result: the client sets the others itself.
+// create is CREATE (RFC 8881 section 18.4, RFC 7530 section 16.4). It makes every type of object
+// but regular files, which OPEN makes.
+//
+//	arguments  createtype4 | component4 objname | fattr4
+//	           createtype4: uint32 type, then
+//	             5 NF4LNK           linktext4
+//	             3 NF4BLK, 4 NF4CHR specdata4: uint32 major, uint32 minor
+//	             others             void
+//	result     change_info4 of the directory | bitmap4 of the attributes that were set
+//
+// On success the new object becomes the current file handle. The store sets the attributes as it
+// makes the object, except the ACL, which is set afterwards. If that fails the object stays, and
+// the bitmap lacks the ACL: an error would make the client believe that there is no object.
+//
+// An unknown type counts as one without data, as the XDR union has a void default. Its status is
+// BADTYPE, and only after the fattr4 and the name have passed their checks.
 func create(k *compound) nfs.Status {
 	d := &k.c.Args
 	typ := blockstore.FileType(d.Uint32())
@@ -106,6 +138,8 @@ func create(k *compound) nfs.Status {
 	}
 	var w blockstore.Wcc
 	var err error
+	// A call that was repeated after a kill of the server finds its object here. The store would
+	// answer EXIST, and the client would report that for a directory which it made itself.
 	h, _, isMade := k.once(k.args).Made(who, dir.h, name, typ, &s.SetAttr)
 	switch {
 	case isMade:
@@ -127,8 +161,14 @@ func create(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// remove is REMOVE (section 18.25), of directories too: version 4 has no RMDIR. During the grace
-// period a client may not have reclaimed its open yet, whose file would be gone.
+// remove is REMOVE (RFC 8881 section 18.25, RFC 7530 section 16.26). It removes directories too:
+// version 4 has no RMDIR. The type of the object decides between unlink and rmdir, and only the
+// store knows it.
+//
+// During the grace period every REMOVE is GRACE. A client that has not reclaimed its open yet would
+// lose the file: an open pins the file only from the reclaim on.
+//
+// A delegation of the file is recalled first (section 18.25.4). Only regular files are delegated.
 func remove(k *compound) nfs.Status {
 	name, st := k.decodeName()
 	if st == nfs.OK {
@@ -147,6 +187,8 @@ func remove(k *compound) nfs.Status {
 	var w blockstore.Wcc
 	var err error
 	if !k.once(k.args).Unlinked(k.cur.h, name) {
+		// Another caller may replace the object between the two calls. The second one then fails
+		// with NOTDIR, and nothing is removed.
 		w, err = fs.Remove(who, k.cur.h, name)
 		if nfs.StatusOf(err) == nfs.ErrIsDir {
 			w, err = fs.Rmdir(who, k.cur.h, name)
@@ -159,9 +201,23 @@ func remove(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// rename is RENAME (section 18.26): from the saved directory to the current one, both in one
-// export. The delegations of the file and of a file that is replaced are recalled first: a client
-// with a delegation believes that nobody else changes the file's names.
+// rename is RENAME (RFC 8881 section 18.26, RFC 7530 section 16.27): from the saved directory to
+// the current one, both in one export. The delegations of the file and of a file that is replaced
+// are recalled first: a client with a delegation believes that nobody else changes the file's
+// names.
+//
+//	arguments  component4 oldname, in SAVED_FH | component4 newname, in CURRENT_FH
+//	result     change_info4 of the saved directory | change_info4 of the current directory
+//
+// Both reservations last until the handler returns, also if the second recall fails: endChanges
+// frees them. Two RENAMEs with the names in opposite order do not deadlock, since neither waits for
+// the other's reservation, only for delegations.
+//
+//	directories in different exports                 XDEV
+//	both directories in the pseudo file system       ROFS
+//	file replaces directory, or directory a file     EXIST
+//	directory replaces a directory that has entries  the store's NOTEMPTY
+//	a file handle is no directory                    NOTDIR, or SYMLINK
 func rename(k *compound) nfs.Status {
 	from, to := k.c.Args.String(nameMax), k.c.Args.String(nameMax)
 	if k.bad() {
@@ -207,8 +263,9 @@ func rename(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// notBothDirs is the status of a RENAME of which something is no directory that has to be
-// one: what the file handles stand for, or else what a directory was to replace.
+// notBothDirs returns the status of a RENAME that failed with NOTDIR. rename(2) has one error for
+// two cases which the protocol tells apart. If one of the file handles is no directory the status
+// is NOTDIR or SYMLINK. Otherwise a directory was to replace a file: EXIST (section 18.26.3).
 func (k *compound) notBothDirs() nfs.Status {
 	for _, o := range [...]*object{&k.saved, &k.cur} {
 		if a, err := o.x.FS.GetAttr(k.who(o), o.h); err != nil || a.Type != blockstore.TypeDir {
@@ -218,7 +275,9 @@ func (k *compound) notBothDirs() nfs.Status {
 	return nfs.ErrExist
 }
 
-// twoFS is the status of an operation whose file handles are not of one export.
+// twoFS returns the status of a LINK or RENAME whose file handles are not of one export: XDEV, or
+// ROFS if both are in the pseudo file system. fsid is the same for both there, so XDEV would be
+// wrong.
 func (k *compound) twoFS() nfs.Status {
 	if k.saved.node != nil && k.cur.node != nil {
 		return nfs.ErrROFS
@@ -226,8 +285,9 @@ func (k *compound) twoFS() nfs.Status {
 	return nfs.ErrXDev
 }
 
-// link is LINK (section 18.9): of the saved file, in the current directory. It changes the file's
-// number of links, so a delegation of the file is recalled first.
+// link is LINK (RFC 8881 section 18.9, RFC 7530 section 16.9): a new name in the current directory
+// for the saved file. LINK changes the file's number of links, so a delegation of the file is
+// recalled first. The result has the change_info4 of the directory, not of the file.
 func link(k *compound) nfs.Status {
 	name, st := k.decodeName()
 	if st != nfs.OK {
@@ -248,7 +308,8 @@ func link(k *compound) nfs.Status {
 		_, w, err = k.cur.x.FS.Link(k.who(&k.cur), k.saved.h, k.cur.h, name)
 	}
 	if st := k.within(&k.cur, err); st == nfs.ErrPerm {
-		// LINK has no PERM: the host says so of directories, and of files that are not the caller's.
+		// PERM is not among the errors of LINK (RFC 8881 section 15.2). A Linux host returns EPERM
+		// for a directory, and for a file of another user if fs.protected_hardlinks is set.
 		if a, err := k.saved.x.FS.GetAttr(k.who(&k.saved), k.saved.h); err == nil && a.Type == blockstore.TypeDir {
 			return nfs.ErrIsDir
 		}
@@ -260,8 +321,13 @@ func link(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// readLink is READLINK (section 18.24). The target is an item of its own for RDMA (RFC 8267 section
-// 6.1), and lies in memory of the transport like the data of a READ.
+// readLink is READLINK (RFC 8881 section 18.24, RFC 7530 section 16.25). The target is an item of
+// its own for RDMA (RFC 8267 section 6.1). It lies in memory of the transport like the data of a
+// READ: the transport may send it by RDMA Write, and frees it after the reply.
+//
+// An object that is no symlink is WRONG_TYPE (section 18.24.4). minorStatus makes it INVAL in
+// version 4.0. Without memory for the target the status is DELAY, so that the client repeats the
+// call.
 func readLink(k *compound) nfs.Status {
 	if k.cur.x == nil {
 		return nfs.ErrWrongType

@@ -16,12 +16,33 @@ import (
 // at one time, and a copy that has had its turn goes to the end of the line. The buffer belongs to
 // the turn. So the load of all copies together is that of copiers copies, however many clients ask.
 //
+//	client                          server
+//	COPY ------------------------>  stateid; delegations of the target recalled and stopped
+//	     <------------------------  COPY4resok with the stateid, 0 bytes
+//	                                steps, each of at most copyStep bytes
+//	OFFLOAD_STATUS -------------->  bytes so far
+//	OFFLOAD_CANCEL -------------->  no step any more; the stateid ends, no CB_OFFLOAD
+//	     <------------------------  CB_OFFLOAD: bytes, verifier or status
+//	OK ------------------------->   the stateid ends
+//
 // When the copy has ended, the same goroutine sends CB_OFFLOAD until the client answers it.
+// CB_OFFLOAD can arrive before the reply to COPY; its referring call list names the COPY.
+//
+// A copy stops when
+//
+//	the client cancels it, or ends   at once, no CB_OFFLOAD
+//	the client is silent             after a lease; CB_OFFLOAD is tried for up to 4 leases
+//	the store fails                  the status is in CB_OFFLOAD, unless bytes were copied
+//	the server is closed             no CB_OFFLOAD; the next start answers BADSESSION
+//	the server is paused             between two steps; the successor continues
+//
+// Nothing of a copy is stable before the client's COMMIT. The verifier is that of the moment of the
+// COPY, so a crash of the store meanwhile makes the client repeat it.
 
 // copiers is how many copies move bytes at one time.
 const copiers = 2
 
-// How long to wait between two CB_OFFLOADs: at first, and at most.
+// How long to wait between two CB_OFFLOADs: at first, and at most. The wait doubles.
 const (
 	tellAgain    = 50 * time.Millisecond
 	tellAgainMax = time.Second
@@ -29,16 +50,21 @@ const (
 
 // offloads are the copies that go on after their replies.
 type offloads struct {
-	turns chan []byte // as many as copiers; of nfs.MaxIO bytes, or nil
+	// turns has copiers elements. An element is a buffer of nfs.MaxIO bytes, or nil as long as no
+	// copy has needed one. The goroutine that has received the element owns the buffer.
+	turns chan []byte
 
+	// mu guards closed and all. It is the last lock of the order in doc.go: package state calls
+	// snapshot with locks of its own, so no code calls package state with mu held.
 	mu     sync.Mutex
 	closed bool
-	stop   chan struct{} // closed by close
-	wg     sync.WaitGroup
+	stop   chan struct{}  // closed by Close
+	wg     sync.WaitGroup // the goroutines of copies, and those of Server.wanted
 	all    map[*state.Offload]*offload
 
-	// While the server is paused: the turns, and the copies of the process before, which begin when it
-	// resumes.
+	// taken and restored belong to Pause and Restore, which never run at the same time. taken has
+	// the turns while the server is paused: without them no step begins. restored has the copies of
+	// the previous process, whose goroutines begin when the server resumes.
 	taken    [copiers][]byte
 	restored []*offload
 
@@ -52,7 +78,8 @@ func (f *offloads) init() {
 	}
 }
 
-// enter begins a goroutine, unless the server is being closed.
+// enter counts a goroutine that is about to begin, unless the server is being closed. The goroutine
+// calls wg.Done. mu orders the wg.Add before the wg.Wait of Close.
 func (f *offloads) enter() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,20 +102,27 @@ func (s *Server) Close() {
 	f.wg.Wait()
 }
 
-// offload is a COPY that goes on after its reply.
+// offload is a COPY that goes on after its reply. Its goroutine alone changes c. The snapshot of a
+// paused server reads c while no step is under way.
 type offload struct {
 	*state.Offload
 	s *Server
 	c *copying
 
-	notified atomic.Bool
+	notified atomic.Bool   // the client has answered CB_OFFLOAD
 	news     chan struct{} // a callback has ended; of length 1
 }
 
 // offload makes the copy asynchronous. It returns nil, with OK, if it cannot: then the copy is made
-// before the reply, as the server may do with any COPY (RFC 7862 section 15.2.3).
+// before the reply, as the server may do with any COPY (RFC 7862 section 15.2.3). The reasons are
+//
+//	the server is being closed
+//	Config.Offloads or Config.ClientOffloads is reached, or the client's limit of states
+//	no session of minor version 2 has a backchannel that has answered: CB_OFFLOAD cannot be sent
+//
+// DELAY means that another client has not returned its delegation of the target yet.
 func (k *compound) offload(c *copying) (*offload, nfs.Status) {
-	s := k.s // k is of the call
+	s := k.s // the goroutine must not refer to k, which the next call reuses
 	if !s.offloads.enter() {
 		return nil, nfs.OK
 	}
@@ -118,7 +152,9 @@ func (k *compound) offload(c *copying) (*offload, nfs.Status) {
 	return o, nfs.OK
 }
 
-// run copies.
+// run copies, and returns the status for CB_OFFLOAD. It owns the reservation of held and ends it
+// before Finish: when the client learns of the end, the file can be delegated again. A panic of the
+// store ends this copy alone, not the process.
 func (o *offload) run(held bool) (st nfs.Status) {
 	defer func() {
 		if held {
@@ -161,7 +197,8 @@ func (o *offload) run(held bool) (st nfs.Status) {
 	return nfs.OK
 }
 
-// step is a step of the copy, in a turn that it gives back.
+// step is a step of the copy. It returns the turn, with the buffer, also when the store panics:
+// otherwise Pause would wait for the turn without end.
 func (o *offload) step(turn *[]byte) (n uint64, err error) {
 	defer func() { o.s.offloads.turns <- *turn }()
 	if o.c.pieces && *turn == nil {
@@ -182,7 +219,10 @@ func (o *offload) ended(st nfs.Status) nfs.Status {
 	return st
 }
 
-// tell sends CB_OFFLOAD until the client has answered it.
+// tell sends CB_OFFLOAD until the client has answered it, by each of the client's backchannels in
+// turn. It then ends the stateid. A client that never answers gets about one call per second and
+// backchannel, and none after four leases of silence. The client cannot destroy its client ID
+// before the stateid has ended.
 func (o *offload) tell() {
 	defer func() {
 		o.Drop()
@@ -207,7 +247,7 @@ func (o *offload) tell() {
 	}
 }
 
-// wait waits for what a callback brings, or until there is no reason to.
+// wait returns when t fires, a callback has ended, the stateid has ended, or the server is closed.
 func (o *offload) wait(t <-chan time.Time) {
 	select {
 	case <-t:
@@ -230,7 +270,14 @@ func (o *offload) over() bool {
 	return forget || o.notified.Load()
 }
 
-// An offload is what a callback asks for: CB_OFFLOAD (section 16.1).
+// An offload is a request of a callback: CB_OFFLOAD (RFC 7862 section 16.1).
+//
+//	coa_fh, coa_stateid
+//	coa_status  OK      write_response4: callback_id<1>, count, committed, verifier
+//	            other   bytes copied
+//
+// callback_id has no element: coa_stateid names the copy already. The bytes are those from the
+// begin of the range on; the client continues behind them with another COPY.
 
 func (o *offload) op() uint32            { return opCBOffload }
 func (o *offload) refers() *state.Origin { return &o.Origin }
@@ -250,6 +297,9 @@ func (o *offload) encode(s *Server, e *xdr.Encoder) {
 	e.Fixed(o.c.verf[:])
 }
 
+// answered implements request. It may run on a transport's loop, so it never blocks on news. Any
+// status except DELAY ends the notification: a client that answers BAD_STATEID has forgotten the
+// copy, and would answer the same again.
 func (o *offload) answered(_ *Server, received bool, st nfs.Status, _ *xdr.Decoder) {
 	if received && st != nfs.ErrJukebox {
 		o.notified.Store(true)
@@ -260,7 +310,9 @@ func (o *offload) answered(_ *Server, received bool, st nfs.Status, _ *xdr.Decod
 	}
 }
 
-// findOffload reads the stateid of a copy into the current file.
+// findOffload reads the stateid of a copy into the current file. The stateid has to match in all
+// its parts: server start, client, number and seqid. A copy of another client is BAD_STATEID, so a
+// client cannot watch or cancel it by a guessed stateid.
 func (k *compound) findOffload() (*state.Offload, nfs.Status) {
 	id := k.stateid(DecodeStateid(&k.c.Args))
 	switch {
@@ -272,8 +324,9 @@ func (k *compound) findOffload() (*state.Offload, nfs.Status) {
 	return k.client.FindOffload(id, k.file())
 }
 
-// offloadStatus is OFFLOAD_STATUS (section 15.9): the bytes copied so far, and a status only if the
-// copy has ended.
+// offloadStatus is OFFLOAD_STATUS (RFC 7862 section 15.9): osr_count, the bytes copied so far, and
+// osr_complete<1>, a status only if the copy has ended. BAD_STATEID means that the client has
+// answered CB_OFFLOAD already, or that the copy was cancelled.
 func offloadStatus(k *compound) nfs.Status {
 	o, st := k.findOffload()
 	if st != nfs.OK {
@@ -291,14 +344,16 @@ func offloadStatus(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// offloadCancel is OFFLOAD_CANCEL (section 15.8). After the reply nothing more is written, so it
-// waits for the step under way. No CB_OFFLOAD follows.
+// offloadCancel is OFFLOAD_CANCEL (RFC 7862 section 15.8). After the reply the server writes
+// nothing more, so the operation waits for the step under way: otherwise a late step could
+// overwrite what the client writes next. No new CB_OFFLOAD follows; one that is in flight may still
+// arrive.
 func offloadCancel(k *compound) nfs.Status {
 	o, st := k.findOffload()
 	if st != nfs.OK {
 		return st
 	}
 	o.Drop()
-	<-o.Done() // a step at most
+	<-o.Done() // one step of this copy at most: a copy that waits for its turn ends at once
 	return nfs.OK
 }

@@ -17,14 +17,34 @@ import (
 // Sessions end with the process. A client of version 4.1 or later that has not got the answer to a
 // call then does two things, which tell such a call from a new one that looks alike:
 //
-//  1. it sends the call again as it was, in the slot of the session of before, and is answered BADSESSION;
-//  2. it makes a new session, and sends the operations in a slot of that.
+//  1. it sends the call again as it was, in the slot of the old session, and gets BADSESSION;
+//  2. it makes a new session, and sends the operations in a slot of the new session.
 //
 // The journal has a record for each slot that was used to make, open, remove, rename or link
-// something or to set attributes, with a hash of what was asked for, and what nfs.Once needs to see
-// whether it was done. By 1 the record is known to be of a call without an answer; 2 finds it by
-// the hash, once. A record of which the client has the answer is never used: the slot does not come
-// again.
+// something or to set attributes. The record has a hash of the request, and the note by which
+// nfs.Once finds out whether the change was made. Step 1 marks the record as one of a call without
+// an answer. Step 2 finds the record by the hash, and uses it up. A record of a call whose answer
+// the client has is never used, because step 1 does not happen.
+//
+//	client                    old process               journal
+//	REMOVE slot 3 seq 7  -->  begin             ----->  session, 3, 7, hash, note
+//	                          the store removes the name
+//	                          killed
+//	                          new process
+//	REMOVE slot 3 seq 7  -->  load, BADSESSION  ----->  again: asked
+//	EXCHANGE_ID, CREATE_SESSION
+//	REMOVE slot 0 seq 1  -->  Doubt             <-----  take: the note
+//	               OK   <---  the name is gone: nothing to do
+//
+// The order matters: the record is complete before the store changes anything, and the reply comes
+// after both. A kill before the record leaves nothing done. A kill between the two leaves a note
+// that fits the present names, and the call is executed. The journal is for changes of which a
+// second execution fails or destroys something. Losing a record is no error: the call is executed
+// again, as by any server without a journal. That happens if there are more slots in use than
+// records.
+//
+// A stranger who knows a session ID can mark records by step 1. Step 2 needs the same owner string,
+// credential, handles and arguments, so the mark is of use to the client alone.
 //
 // An OPEN that made its file opens that file when it comes again, whatever its createmode and the
 // file's mode say, and truncates it no more. Its stateid is a new one: the client had none of
@@ -48,6 +68,11 @@ import (
 //	36   hash
 //	68   note: length, and 16 bytes
 //	127  1: the client has no answer
+//
+// All numbers are big-endian. Number 0 is a free record. The checksum finds records that a kill
+// left half written. Byte 127 is outside the checksum, because again sets it long after begin: a
+// single byte is never half written. A slot has one valid record: the one with the greatest number
+// counts.
 const (
 	callRecord  = 128
 	callNumber  = 4
@@ -60,7 +85,8 @@ const (
 	callAsked   = callRecord - 1
 	callNoteMax = 16
 
-	// callsAge is how long a client has to send a call again in its new session.
+	// callsAge is how long a client has to send a call again in its new session. Without a bound a
+	// new REMOVE of the same name, days later, could be taken for the old one and not be executed.
 	callsAge = 5 * time.Minute
 )
 
@@ -71,7 +97,7 @@ type slotKey struct {
 
 type callSumOf [sha256.Size]byte
 
-// begun is a call of an earlier process.
+// begun is a call of an earlier process. record is its index in the memory. note is a copy.
 type begun struct {
 	record int
 	seq    uint32
@@ -79,12 +105,15 @@ type begun struct {
 	note   []byte
 }
 
+// askedCall is a call that the client has sent again in its old slot, at the time at.
 type askedCall struct {
 	begun
 	at time.Time
 }
 
-// journal is the journal. The zero value remembers nothing.
+// journal is the journal. The zero value remembers nothing. mem is the caller's (Config.Calls), and
+// must stay mapped until the server has ended. mu guards everything but mem's extent and is taken
+// last: nothing that waits, and no store, is called while it is held.
 type journal struct {
 	mu     sync.Mutex
 	mem    []byte
@@ -98,7 +127,10 @@ type journal struct {
 
 func (j *journal) record(i int) []byte { return j.mem[i*callRecord:][:callRecord:callRecord] }
 
-// load takes over what earlier processes left. Nobody else may call.
+// load takes over what earlier processes left. It takes no lock: no other method may run meanwhile.
+// New calls it, and Restore again, because the process of before has written until it was paused.
+// The content may be anything, as from another version of the program: records that do not pass the
+// checksum are skipped, and overwritten in their turn.
 func (j *journal) load(mem []byte, now time.Time) {
 	n := len(mem) / callRecord
 	j.mem, j.used, j.slots = mem[:n*callRecord], make([]slotKey, n), make(map[slotKey]int)
@@ -128,7 +160,8 @@ func (j *journal) load(mem []byte, now time.Time) {
 	}
 }
 
-// again notes that a client has sent a call of a session of before.
+// again notes that a client has sent a call of a session of an earlier process (step 1). A slot or
+// sequence number that is not in the journal is ignored: any client can send these.
 func (j *journal) again(k slotKey, seq uint32, now time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -141,7 +174,10 @@ func (j *journal) again(k slotKey, seq uint32, now time.Time) {
 	j.asked[b.sum] = append(j.asked[b.sum], askedCall{b, now})
 }
 
-// take finds a call that has no answer, by its hash.
+// take finds a call that has no answer, by its hash (step 2), and frees its record. A client may
+// have sent several calls that look alike, in several slots. They are taken in the order of step 1.
+// The record may have been overwritten for another slot since load: then its hash differs, and it
+// stays.
 func (j *journal) take(sum callSumOf, now time.Time) (note []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -163,6 +199,9 @@ func (j *journal) take(sum callSumOf, now time.Time) (note []byte) {
 }
 
 // begin writes what a call is about to do, in the place of the call that was in its slot before.
+// The client has the answer to that one, or would not use the slot. A slot without a record takes
+// the next one of the ring, which may belong to another slot of this process or of an earlier one.
+// note longer than callNoteMax would be cut off; nfs.Objects writes 16 bytes.
 func (j *journal) begin(k slotKey, seq uint32, sum callSumOf, note []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -202,7 +241,10 @@ func (a *attempt) Journaled() bool { return a.k.journaled() }
 
 func (k *compound) journaled() bool { return len(k.s.journal.mem) > 0 }
 
-// Doubt implements nfs.Noter.
+// Doubt implements nfs.Noter. The hash covers the owner string of the client, the credential, both
+// file handles, and the arguments up to the end of the compound: the client repeats all operations,
+// and the same REMOVE followed by others is another request. The client ID and the session are not
+// covered, because they are new after a restart.
 func (a *attempt) Doubt() []byte {
 	k := a.k
 	e := xdr.Encoder{B: k.cacheBuf[:0]} // which is free until finish
@@ -232,7 +274,7 @@ func (a *attempt) Doubt() []byte {
 	return note
 }
 
-// Intend implements nfs.Noter.
+// Intend implements nfs.Noter. Doubt must have been called before: it computes the hash.
 func (a *attempt) Intend(note []byte) { a.k.s.journal.begin(a.slot, a.seq, a.sum, note) }
 
 // done implements nfs.Noter for operations that are not journaled.
@@ -243,7 +285,9 @@ func (done) Intend([]byte)   {}
 func (done) Doubt() []byte   { return nil }
 
 // once finds out whether an operation, whose arguments begin at from, has changed names in the
-// current directory's store before the server was killed.
+// current directory's store before the server was killed. The first changing operation of a
+// compound uses the journal. In a session that is the one of the slot. Compounds of version 4.0
+// that name no client use the journal of the duplicate request cache, by the RPC call.
 func (k *compound) once(from xdr.Decoder) nfs.Once {
 	o := nfs.Once{Call: done{}, FS: k.cur.x.FS}
 	switch {
@@ -283,7 +327,8 @@ func (k *compound) onceOpen(a *openArgs) nfs.Once {
 }
 
 // ownerSlot is what an open-owner of version 4.0 has for a slot: its requests are numbered, and one
-// is under way at a time. No session has the slot.
+// is under way at a time. The session is made of the client ID and a hash of the owner. The slot
+// number 2^32-1 distinguishes it from sessions, which have at most slotsMax slots.
 func ownerSlot(a *openArgs) (k slotKey) {
 	binary.BigEndian.PutUint64(k.session[:], a.client)
 	f := fnv.New64a()

@@ -6,19 +6,21 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// opening is an OPEN that has found its file.
+// opening is an OPEN that has found or made its file.
 type opening struct {
 	file   object
 	attr   blockstore.Attr
-	change changeInfo
-	set    Bitmap // attributes that were set at creation
-	made   bool
-	// Of an OPEN with a name that may make the file.
+	change changeInfo // of the directory; zero for an OPEN by file handle
+	set    Bitmap     // attributes that were set at creation
+	made   bool       // this OPEN made the file, perhaps before the server was killed
+	// The next two are of an OPEN by name that may make the file.
 	once      nfs.Once
-	truncated bool // by this very OPEN, before the server was killed
+	truncated bool // the same OPEN truncated the file before the server was killed
 }
 
-// open is OPEN (RFC 8881 section 18.16, RFC 7530 section 16.16).
+// open is OPEN (RFC 8881 section 18.16, RFC 7530 section 16.16). Version 4.0 takes the turn of the
+// open-owner first: a retry gets the earlier result there. A retry in a session never comes here,
+// because SEQUENCE answers it from the slot.
 func open(k *compound) nfs.Status {
 	a := k.decodeOpen()
 	if k.bad() {
@@ -32,7 +34,27 @@ func open(k *compound) nfs.Status {
 	return k.openFile(&a)
 }
 
-// openFile is OPEN with its arguments.
+// openFile is OPEN with its arguments. Its steps, in this order:
+//
+//  1. arguments    INVAL, NOTSUPP, and the status of attributes that cannot be set
+//  2. file         by handle (openHandle), or by name (openName), which may make the file
+//  3. permission   mayOpen: type, export rule, access bits of the store
+//  4. delegation   CLAIM_DELEGATE_CUR names a delegation of this client and this file
+//  5. pin          the file outlives the removal of its last name
+//  6. reservation  client.Open: grace, share reservations, delegations of others, limits
+//  7. truncation   after the reservation; Revert takes the open back if the store fails
+//  8. result       stateid, change_info4, rflags, attrset, open_delegation4
+//
+// The claims stand for (RFC 8881 section 18.16.3):
+//
+//	claim           the client                                  in the grace period
+//	NULL, FH        opens a file                                GRACE
+//	PREVIOUS        reclaims an open after a server restart     OK; NO_GRACE afterwards
+//	DELEGATE_CUR,   tells the server of an open that it made    GRACE
+//	DELEG_CUR_FH    locally, before it returns the delegation
+//
+// A failure after step 2 does not remove a file that step 2 has made. Nothing can fail after step
+// 7: the loop has made sure before the handler that the longest result fits into the reply.
 func (k *compound) openFile(a *openArgs) nfs.Status {
 	switch {
 	case a.access == 0, a.deny > state.Both, a.want&^(wantMask|wantSignals) != 0, a.want&wantMask > wantCancel:
@@ -41,7 +63,7 @@ func (k *compound) openFile(a *openArgs) nfs.Status {
 	switch a.claim {
 	case claimDelegCur:
 		if a.create {
-			return nfs.ErrInval // what is delegated is there
+			return nfs.ErrInval // a delegated file exists already
 		}
 	case claimDelegPrev, claimDelegPrevFH:
 		return nfs.ErrNotSupp
@@ -55,7 +77,8 @@ func (k *compound) openFile(a *openArgs) nfs.Status {
 	case a.claim == ClaimFH, a.claim == ClaimPrevious, a.claim == claimDelegCurFH:
 		f, st = k.openHandle(a)
 	case a.create && k.s.state.Grace(k.now):
-		st = nfs.ErrGrace // before anything is made
+		// client.Open would refuse as well, but only after openName has made the file.
+		st = nfs.ErrGrace
 	default:
 		f, st = k.openName(a)
 	}
@@ -65,8 +88,10 @@ func (k *compound) openFile(a *openArgs) nfs.Status {
 	if st = k.mayOpen(&f, a); st != nfs.OK {
 		return st
 	}
+	// Of the attributes of UNCHECKED4 only a size of 0 applies to a file that exists (RFC 8881
+	// section 18.16.3).
 	truncate := a.create && !f.made && a.mode == CreateUnchecked && a.set.Size != nil && *a.set.Size == 0
-	k.cur = f.file
+	k.cur = f.file // OPEN replaces the current file handle; an error from here on ends the compound
 	if a.claim == claimDelegCur || a.claim == claimDelegCurFH {
 		switch st := k.client.HasDelegation(a.delegID, k.file()); st {
 		case nfs.OK:
@@ -91,10 +116,13 @@ func (k *compound) openFile(a *openArgs) nfs.Status {
 		}
 		return st
 	}
+	// JUKEBOX is DELAY: a delegation is being recalled, or a limit is reached. await returns
+	// false at once in the second case.
 	got, st := k.client.Open(k.now, &opening)
 	for st == nfs.ErrJukebox && k.s.await(opening.File) {
 		got, st = k.client.Open(k.now, &opening)
 	}
+	// A new open owns the pin until it ends. An OPEN that adds to an open ends its pin again.
 	if opening.Pinned && (st != nfs.OK || !got.New) {
 		k.s.unpin(opening.File)
 	}
@@ -126,6 +154,7 @@ func (k *compound) openFile(a *openArgs) nfs.Status {
 }
 
 // openHandle is an OPEN of the current file itself (CLAIM_FH, CLAIM_PREVIOUS, CLAIM_DELEG_CUR_FH).
+// It cannot create. A handle of the pseudo file system is a directory: ISDIR.
 func (k *compound) openHandle(a *openArgs) (f opening, st nfs.Status) {
 	if a.create {
 		return f, nfs.ErrInval
@@ -141,7 +170,16 @@ func (k *compound) openHandle(a *openArgs) (f opening, st nfs.Status) {
 
 // openName is an OPEN of a name in the current directory (CLAIM_NULL, CLAIM_DELEGATE_CUR), which
 // may make the file. Lookup and creation are two calls of the store, and others may act between
-// them. So it creates with Guarded, and looks again if the name exists by then, a few times.
+// them. So openName creates with Guarded, and repeats both calls if another client has made the
+// name by then. After 8 attempts the client is answered DELAY: two clients that create and remove
+// the same name cannot occupy a worker.
+//
+//	createmode    name is free       name exists
+//	none          NOENT              opened
+//	UNCHECKED4    made               opened; truncated if the size is 0
+//	GUARDED4      made               EXIST
+//	EXCLUSIVE4    made               the same verifier: opened as made; otherwise EXIST
+//	EXCLUSIVE4_1  as EXCLUSIVE4, with attributes
 func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 	if st := k.checkName(a.name); st != nfs.OK {
 		return f, st
@@ -205,7 +243,9 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 }
 
 // openedBefore finds out what this OPEN did before the server was killed, and reports whether it
-// made the file.
+// made the file. The journal (once.go) has a record of the OPEN if the server was killed between
+// the creation and the reply. Without this, a repeated GUARDED4 would be EXIST for the client's own
+// file.
 func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool) bool {
 	h := &f.file.h
 	if !found {
@@ -217,8 +257,8 @@ func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool
 		return false // another client made it after the kill
 	}
 	f.made, f.set, f.change = true, a.attrs, k.changed(dir, &blockstore.Wcc{})
-	// The Linux client takes a file for one that it made only if the directory changed. It would check
-	// the mode otherwise.
+	// The Linux client takes a file for one that it made only if the directory changed. It would
+	// check the mode otherwise.
 	f.change.before = f.change.after - 1
 	if !finished {
 		f.once.Complete(k.who(dir), f.file.h, &f.attr, &a.set.SetAttr)
@@ -227,16 +267,18 @@ func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool
 	return true
 }
 
-// timesSet is what an exclusive OPEN says of the times. A store may keep the verifier in them; the
-// client sets them right.
+// timesSet is added to the attrset of an exclusive OPEN. A store may keep the verifier in the times
+// of the file. The attrset says so, and the client then sets both times by SETATTR (RFC 8881
+// section 18.16.3).
 var timesSet = BitmapOf(AttrTimeAccess, AttrTimeModify)
 
-// makeExclusive makes a file once, however often it is asked to with one verifier,
-// and gives it its attributes afterwards.
+// makeExclusive makes a file once for each verifier, however often the OPEN is repeated, and sets
+// the attributes of EXCLUSIVE4_1 afterwards. If that fails the file stays, and a retry with the
+// same verifier finds it and sets the attributes.
 func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Status {
 	fs, who := dir.x.FS, k.who(dir)
-	// A server that was killed may have lost the verifier, and a WRITE overwrites it, as it is kept in
-	// the times. The journal knows better.
+	// A server that was killed may have lost the verifier, and a WRITE overwrites it, as it is kept
+	// in the times. The journal knows better.
 	if f.once.Call.Journaled() {
 		var err error
 		f.file.h, f.attr, err = fs.Lookup(who, dir.h, a.name)
@@ -301,8 +343,12 @@ func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 	return nfs.OK
 }
 
-// closeFile is CLOSE (RFC 8881 section 18.2, RFC 7530 section 16.2). In a session its result is the
-// invalid special stateid (RFC 8881 section 8.2.3), so that a client that uses it is told.
+// closeFile is CLOSE (RFC 8881 section 18.2, RFC 7530 section 16.2): seqid, open_stateid. In a
+// session its result is the invalid special stateid (RFC 8881 section 8.2.3), so a client that uses
+// the result gets BAD_STATEID.
+//
+// CLOSE ends the open, its pin and its byte-range locks. The RFC would also allow LOCKS_HELD while
+// locks exist. CLOSE does not return a delegation, and makes no data stable: that takes COMMIT.
 func closeFile(k *compound) nfs.Status {
 	d := &k.c.Args
 	seq := d.Uint32()
@@ -316,7 +362,10 @@ func closeFile(k *compound) nfs.Status {
 	return k.stated(state.Invalid, k.client.Close(id, k.file()))
 }
 
-// openDowngrade is OPEN_DOWNGRADE (RFC 8881 section 18.18, RFC 7530 section 16.19).
+// openDowngrade is OPEN_DOWNGRADE (RFC 8881 section 18.18, RFC 7530 section 16.19): open_stateid,
+// seqid, share_access, share_deny. The stateid comes first, unlike in CLOSE. The want bits of
+// share_access have no effect. Access and deny have to be unions of modes that earlier OPENs named
+// (state.Client.Downgrade): anything else is INVAL, so a client cannot upgrade here.
 func openDowngrade(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))

@@ -6,16 +6,21 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Words of OPEN.
+// Discriminators and flags of OPEN (RFC 8881 section 18.16.1, RFC 7530 section 16.16.1).
 const (
+	// opentype4.
 	OpenNoCreate = 0
 	OpenCreate   = 1
 
+	// createmode4. EXCLUSIVE4_1 exists from version 4.1 on: it is EXCLUSIVE4 with attributes.
 	CreateUnchecked   = 0
 	CreateGuarded     = 1
 	createExclusive   = 2
 	CreateExclusive41 = 3
 
+	// open_claim_type4. Version 4.0 has the first four; openTurn answers BADXDR to the others
+	// there. Both claims of CLAIM_DELEGATE_PREV are NOTSUPP: delegations do not survive the
+	// client's own restart here, and DELEGPURGE is NOTSUPP too.
 	ClaimNull        = 0
 	ClaimPrevious    = 1
 	claimDelegCur    = 2
@@ -23,37 +28,74 @@ const (
 	ClaimFH          = 4
 	claimDelegCurFH  = 5
 	claimDelegPrevFH = 6
-	resultLocktype   = 4 // OPEN4_RESULT_LOCKTYPE_POSIX
+
+	// rflags of the result. OPEN4_RESULT_LOCKTYPE_POSIX says that the server splits and merges the
+	// ranges of one lock-owner, as fcntl(2) does. Two flags are never set:
+	//
+	//	PRESERVE_UNLINKED  8     a pin of the file can fail (pin.go), and a client that sees the
+	//	                         flag removes an open file instead of renaming it
+	//	MAY_NOTIFY_LOCK    0x20  the server never sends CB_NOTIFY_LOCK: clients poll with LOCK
+	resultLocktype = 4
 )
 
-// openArgs is an OPEN4args. Its byte slices alias the call.
+// openArgs is an OPEN4args:
+//
+//	seqid         uint32              version 4.0 only, ignored in a session
+//	share_access  uint32              bits 0-1 access, 8-15 want, 16 and 17 signals
+//	share_deny    uint32              0 to 3
+//	owner         uint64, opaque<>    client ID (version 4.0 only) and open-owner
+//	opentype      NOCREATE            -
+//	              CREATE              createmode:
+//	                                    UNCHECKED4, GUARDED4  fattr4
+//	                                    EXCLUSIVE4            verifier
+//	                                    EXCLUSIVE4_1          verifier, fattr4
+//	claim         NULL                name
+//	              PREVIOUS            delegation type
+//	              DELEGATE_CUR        stateid of the delegation, name
+//	              DELEGATE_PREV       name
+//	              FH                  -
+//	              DELEG_CUR_FH        stateid of the delegation
+//	              DELEG_PREV_FH       -
+//
+// Its byte slices alias the call's receive buffers and are valid until the handler returns. Package
+// state copies the owner when it makes an open. name is a copy.
 type openArgs struct {
-	access, deny, want uint32
-	owner              []byte
+	access, deny, want uint32 // want: share_access without its two lowest bits
+	owner              []byte // at most OwnerMax bytes
 	create             bool
-	mode               uint32
-	verf               [VerifierLen]byte
+	mode               uint32            // createmode4, if create
+	verf               [VerifierLen]byte // of the two exclusive modes
 	set                attrSet
-	attrs              Bitmap
-	fault              nfs.Status // of the attributes
+	attrs              Bitmap     // the attributes in set, which the result repeats
+	fault              nfs.Status // attributes that decode and cannot be set
 	claim              uint32
-	name               string
+	name               string // empty for the claims by file handle
 	deleg              uint32 // ClaimPrevious: the type of the delegation
-	seq                uint32 // of version 4.0, as what follows
-	client             uint64
-	fromOwner          xdr.Decoder   // the arguments from the owner on
-	delegID            state.Stateid // of that by which the file is open already
+	seq                uint32 // version 4.0: the open-owner's seqid
+	client             uint64 // version 4.0: the client ID in the owner
+	// fromOwner is a copy of the decoder, placed behind the client ID. The journal hashes the
+	// arguments from there on, because a client has another client ID after a restart of the
+	// server.
+	fromOwner xdr.Decoder
+	delegID   state.Stateid // of the delegation by which the client has opened the file locally
 }
 
-// decodeOpen reads an OPEN4args. A union with an unknown discriminator is an error of the decoder:
-// where it ends is not known.
+// decodeOpen reads an OPEN4args. An unknown discriminator is an error of the decoder, and BADXDR
+// for the client: the length of an unknown arm is unknown, so the next operation could not be
+// found.
+//
+// decodeOpen checks lengths and discriminators alone. openFile checks values, after the turn of the
+// open-owner was taken: in version 4.0 INVAL uses up a seqid of the owner and BADXDR does not (RFC
+// 7530 section 9.1.7).
 func (k *compound) decodeOpen() (a openArgs) {
 	d := &k.c.Args
 	a.seq = d.Uint32()
 	access := d.Uint32()
 	a.access, a.want = access&state.Both, access&^state.Both
 	a.deny = d.Uint32()
-	a.client = d.Uint64() // in a session, that of the session counts
+	// In a session the client ID is the session's, and this one is ignored (RFC 8881 section
+	// 18.16.3).
+	a.client = d.Uint64()
 	a.fromOwner = *d
 	a.owner = d.Opaque(OwnerMax)
 	switch d.Uint32() {
@@ -67,6 +109,7 @@ func (k *compound) decodeOpen() (a openArgs) {
 			a.verf = decodeVerifier(d)
 		case CreateExclusive41:
 			a.verf = decodeVerifier(d)
+			// The server lists these attributes in suppattr_exclcreat (RFC 8881 section 5.8.1.14).
 			a.set, a.attrs, a.fault = k.decodeSetAttr(settableExcl)
 		default:
 			d.Fail(xdr.ErrValue)

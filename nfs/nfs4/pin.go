@@ -10,10 +10,20 @@ import (
 
 // A file that is open or delegated stays when its last name is removed: another client, or a
 // program of the host, can remove it at any time. Each open and each delegation pins its file in
-// the store for this, until CLOSE or DELEGRETURN.
+// the store for this.
+//
+//	OPEN, delegation          pin          the store counts one Pin more
+//	state records it          Pinned       package state owns the pin from here on
+//	CLOSE, DELEGRETURN,       Unpin        the store deletes the file if this was the last Pin
+//	lease expired, revoked                 and no name is left
+//
+// The Linux client renames a file that it has open itself when it removes the file (.nfsXXXX).
+// Pins are for the removals that the client cannot see.
 
-// pin has the current file stay. Where the store cannot do so, or has no room for more, the file
-// ends with its last name, as for clients of version 3.
+// pin retains the current file. If it reports true, the caller owns one pin. The caller passes the
+// pin on to package state, or ends it by unpin. Where the store cannot retain files, or has no room
+// for more, the file ends with its last name, as for clients of version 3: an OPEN is not refused
+// for this. STALE means that the file is gone already.
 func (k *compound) pin() (pinned bool, st nfs.Status) {
 	x, ok := k.cur.x.FS.(blockstore.Pinner)
 	if !ok {
@@ -29,7 +39,9 @@ func (k *compound) pin() (pinned bool, st nfs.Status) {
 	return false, nfs.OK
 }
 
-// unpin ends a pin, unless the export has ended, and its store with all of its pins.
+// unpin ends a pin, unless the export has ended, and its store with all of its pins. Package state
+// calls it with its locks held (state.Config.Unpin), so it must neither wait nor call package
+// state.
 func (s *Server) unpin(f lock.File) {
 	x := s.cfg.Exports.ByID(f.Export)
 	if x == nil {

@@ -15,42 +15,64 @@ import (
 )
 
 // The pseudo file system (RFC 8881 section 7.3, RFC 7530 section 7.3) is a read-only tree of
-// directories that lead to exports. A client sees the directories that lead to exports which are
-// for it.
+// directories that lead to exports. A client sees a directory only if an export at it or below it
+// is for that client.
 //
 // A name under which an export appears is a node of the tree. An export below another export is a
-// node too, which covers what the outer export has under that name. The alias "/" of an export is
-// for version 3 alone: in version 4 every export has its own name.
+// node too. It covers the entry that the outer export has under that name. The alias "/" of an
+// export is for version 3 alone: in version 4 every export has its own name.
+//
+// With the exports /a/b and /a/b/c/d the tree is:
+//
+//	/            node           fsid 0, 0
+//	/a           node           fsid 0, 0
+//	/a/b         node, export   fsid of /a/b; its directory has entries of its own
+//	/a/b/c       node           only where the export /a/b has no entry "c"
+//	/a/b/c/d     node, export   fsid of /a/b/c/d
+//
+// RFC 8881 section 7.3 wants a separate fsid for each connected part of the pseudo file system,
+// here for / with /a, and for /a/b/c. This server gives all parts 0, 0. The file numbers are hashes
+// of the whole path, so that they differ between the parts.
 
 // pseudoExport is the export number in handles of the pseudo file system. Exports
 // are numbered from 1.
 const pseudoExport = 0
 
-// node is a directory of the pseudo file system. It is immutable.
+// node is a directory of the pseudo file system. It is immutable once makeTree has returned.
 type node struct {
 	name     string
 	path     string
 	parent   *node // nil: the root
 	children []*node
 	export   *nfs.Export // what is mounted here, or nil
-	handle   blockstore.Handle
-	id       uint64 // file number
-	change   uint64 // of what is in it
+	// handle is made of the path alone. It stays the same over restarts and over changes of the
+	// export list, as fh_expire_type says (FH4_PERSISTENT). A path without exports has no node any
+	// more; its handle is STALE then.
+	handle blockstore.Handle
+	id     uint64 // file number, never 0
+	// change is the change attribute: a hash of the names of all children, also of those that a
+	// client does not see. It stays the same when only the rules for clients change.
+	change uint64
 }
 
-// tree is the pseudo file system of a list of exports.
+// tree is the pseudo file system of a list of exports. It is immutable once makeTree has returned,
+// so that goroutines read it without a lock.
 type tree struct {
 	exports  []*nfs.Export
 	root     *node
 	byHandle map[blockstore.Handle]*node
 	byExport map[uint32]*node // where an export is, by its first name
-	made     time.Time
+	made     time.Time        // all times of all directories
 }
 
 // treeCache has the tree of the export list that was current at the last call. A tree is made again
-// when the list has changed; two goroutines may make the same one.
+// when the list has changed. Two goroutines may make the same tree at one time. The later Store
+// wins, and the other tree stays valid for the compound that uses it.
 type treeCache = atomic.Pointer[tree]
 
+// pseudo returns the tree of the current export list. The address of the first element tells lists
+// apart: a Table never changes a list in place. The cached tree refers to its list, so that no new
+// list can get the same address.
 func (s *Server) pseudo() *tree {
 	list := s.cfg.Exports.Exports()
 	if t := s.tree.Load(); t != nil && len(t.exports) == len(list) && (len(list) == 0 || &t.exports[0] == &list[0]) {
@@ -61,6 +83,9 @@ func (s *Server) pseudo() *tree {
 	return t
 }
 
+// makeTree makes a node for each directory on the path of each export. The list can have several
+// entries with one export number: these are further names of the export. All names lead to the
+// first entry, so that the rules of the first entry count under every name.
 func makeTree(list []*nfs.Export, now time.Time) *tree {
 	t := &tree{exports: list, byHandle: make(map[blockstore.Handle]*node), byExport: make(map[uint32]*node), made: now}
 	t.root = t.add(nil, "", "/")
@@ -101,6 +126,9 @@ func makeTree(list []*nfs.Export, now time.Time) *tree {
 	return t
 }
 
+// add makes a node and enters it by its handle. The caller appends it to the children of its
+// parent. The handle is the first half of a SHA-256 sum, the file number a part of the second half.
+// The handle needs no secret: Codec adds an HMAC before a client gets it (see putFH).
 func (t *tree) add(parent *node, name, path string) *node {
 	sum := sha256.Sum256([]byte("rstored pseudo file system\x00" + path))
 	n := &node{name: name, path: path, parent: parent, id: max(binary.BigEndian.Uint64(sum[16:]), 1)}
@@ -118,8 +146,12 @@ func (n *node) child(name string) *node {
 	return nil
 }
 
-// visible reports whether the directory leads to an export for a client, or may do so: who the
-// client is may have to be found out.
+// visible reports whether the directory leads to an export for a client. It reports true as well
+// while the client's name is being resolved: Admits returns ErrJukebox then. NOENT would be wrong
+// there, because clients cache a name that does not exist.
+//
+// Neither the flavor of the call nor TLS counts here. RFC 8881 section 7.8 wants one view of the
+// namespace for all flavors; a client of the wrong flavor gets WRONGSEC at the export.
 func (n *node) visible(client *rpc.Peer) bool {
 	if n.export != nil {
 		if _, st := n.export.Admits(client); st != nfs.ErrAcces {
@@ -129,7 +161,9 @@ func (n *node) visible(client *rpc.Peer) bool {
 	return slices.ContainsFunc(n.children, func(c *node) bool { return c.visible(client) })
 }
 
-// attr are the attributes of the directory.
+// attr returns the attributes of a directory. User and group are 0. Mode 0555 lets every caller
+// list and search it. The number of links counts all children, also those that a client does not
+// see.
 func (t *tree) attr(n *node) blockstore.Attr {
 	return blockstore.Attr{
 		Type: blockstore.TypeDir, Mode: 0o555, NLink: uint32(2 + len(n.children)), Size: 4096, Used: 4096,
@@ -137,18 +171,26 @@ func (t *tree) attr(n *node) blockstore.Attr {
 	}
 }
 
-// object is what a file handle stands for: a node of the pseudo file system, or an
-// object of an export.
+// object is what a file handle stands for: a node of the pseudo file system, or an object of an
+// export. It is a value and owns nothing. A store does not learn when an object is dropped: an open
+// or a delegation pins a file (see pin.go), a file handle alone does not.
+//
+//	                             node   x     rule   h
+//	no file handle               nil    nil   nil    zero
+//	pseudo directory             set    nil   nil    zero
+//	object of an export          nil    set   set    set
+//	file of a restored COPY      nil    set   nil    set; x is nil if the export is gone
 type object struct {
 	node *node
 	x    *nfs.Export
-	rule *nfs.ClientRule
+	rule *nfs.ClientRule // of the client; deniedRule if it has no access any more
 	h    blockstore.Handle
 }
 
 func (o *object) set() bool { return o.node != nil || o.x != nil }
 
-// rules is the rule of the object's client, or one that says nothing.
+// rules returns the rule of the object's client. For the pseudo file system it is the zero rule, so
+// that maxread and maxwrite are MaxIO there.
 func (o *object) rules() *nfs.ClientRule {
 	if o.rule == nil {
 		return &nfs.ClientRule{}
@@ -156,13 +198,25 @@ func (o *object) rules() *nfs.ClientRule {
 	return o.rule
 }
 
-// readOnly reports whether the client may not change anything there.
+// readOnly reports whether the client must not change the object. The pseudo file system is always
+// read-only.
 func (o *object) readOnly() bool { return o.x == nil || o.x.ReadOnly || o.rule.RO }
 
-// sameFS reports whether both are of the same file system.
+// sameFS reports whether both objects are of one export. LINK, RENAME and CLONE need that: fsid is
+// per export, and a client sees XDEV across two of them. Two pseudo directories are never the same
+// here, because nothing in them can change.
 func (o *object) sameFS(p *object) bool { return o.x != nil && p.x != nil && o.x.ID == p.x.ID }
 
-// at is the object at a node: the root of its export, if that is for the client.
+// at returns the object at a node: the root of its export if that export is for the client, else
+// the directory of the pseudo file system.
+//
+//	export for the client        root of the export
+//	wrong flavor, or no TLS      WRONGSEC; the object has the export, for SECINFO
+//	client's name unknown yet    DELAY
+//	export not for the client    the directory, if it leads to another export for the client
+//	nothing below for the client NOENT; the root of all is always there
+//
+// NOENT instead of ACCESS keeps the names of exports from clients that must not use them.
 func (k *compound) at(n *node) (object, nfs.Status) {
 	client := &k.c.Peer
 	if n.export != nil {
@@ -182,7 +236,8 @@ func (k *compound) at(n *node) (object, nfs.Status) {
 	return object{node: n}, nfs.OK
 }
 
-// mountpoint is the node whose export's root o is, or nil.
+// mountpoint returns the node at which the export of o is mounted if o is the root of that export,
+// else nil. By it LOOKUPP leaves an export: in a store ".." of the root is the root itself.
 func (k *compound) mountpoint(o *object) *node {
 	if o.x == nil {
 		return nil
@@ -197,7 +252,10 @@ func (k *compound) mountpoint(o *object) *node {
 	return n
 }
 
-// over is the node that is seen under a name of an export's directory.
+// over returns the node that covers a name of an export's directory, nil if there is none for this
+// client. Two kinds of exports cover names: an export with a Place in this very directory, and
+// below the root of an export the children of its node. Where there are neither, over calls no
+// store.
 func (k *compound) over(dir *object, name string) *node {
 	if dir.x == nil {
 		return nil
@@ -218,7 +276,7 @@ func (k *compound) over(dir *object, name string) *node {
 	return nil
 }
 
-// below is the node of an export that lies in a directory of another one.
+// below returns the node of the export that lies in a directory of another export under this name.
 func (s *Server) below(dir *object, name string) *node {
 	if x := s.cfg.Exports.Below(dir.x, &dir.h, name); x != nil {
 		return s.pseudo().byExport[x.ID]
@@ -226,7 +284,12 @@ func (s *Server) below(dir *object, name string) *node {
 	return nil
 }
 
-// walk is a LOOKUP of a name in a directory.
+// walk looks a name up in a directory, for LOOKUP and SECINFO. The caller has checked the name.
+//
+// A node with an export goes before an entry of the store. The caller still needs the permission to
+// search the directory, which the store does not check here because it is not asked for the name. A
+// node without an export counts only if the store has no such entry: it must not hide a directory
+// of the outer export.
 func (k *compound) walk(dir *object, name string) (object, nfs.Status) {
 	if dir.node != nil {
 		if c := dir.node.child(name); c != nil {
@@ -252,7 +315,7 @@ func (k *compound) walk(dir *object, name string) (object, nfs.Status) {
 	return object{}, st
 }
 
-// maySearch says whether the caller may look up names in a directory.
+// maySearch returns OK if the caller may look up names in a directory, ACCESS if not.
 func (k *compound) maySearch(dir *object) nfs.Status {
 	granted, _, err := dir.x.FS.Access(k.who(dir), dir.h, blockstore.AccessLookup)
 	if err == nil && granted&blockstore.AccessLookup == 0 {
@@ -261,8 +324,9 @@ func (k *compound) maySearch(dir *object) nfs.Status {
 	return nfs.StatusOf(err)
 }
 
-// within is the status of an operation on the entries of a directory. A file handle that is no
-// directory is NOTDIR, that of a symlink SYMLINK, in every such operation as with the Linux server.
+// within returns the status of an operation on the entries of a directory. If the file handle is
+// that of a symlink the status is SYMLINK, else NOTDIR. The Linux server does so in every such
+// operation. GetAttr is called only on this error.
 func (k *compound) within(dir *object, err error) nfs.Status {
 	st := nfs.StatusOf(err)
 	if st != nfs.ErrNotDir {
@@ -274,7 +338,14 @@ func (k *compound) within(dir *object, err error) nfs.Status {
 	return st
 }
 
-// up is a LOOKUPP.
+// up returns the parent of an object, for LOOKUPP and SECINFO_NO_NAME (RFC 8881 sections 18.14 and
+// 18.45).
+//
+//	pseudo directory                its parent; NOENT at the root of all
+//	root of an export with a Place  the directory of the outer export, if the client may enter it
+//	root of another export          the parent of its node
+//	other directory of an export    the store's ".."
+//	no directory                    NOTDIR, or SYMLINK
 func (k *compound) up(o *object) (object, nfs.Status) {
 	n := o.node
 	if n == nil {

@@ -10,12 +10,15 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// readPlusMax bounds a READ_PLUS in bytes. Its data is not eligible for direct
-// placement (RFC 8267 has no such item of it), so it is part of the reply itself,
-// whose memory stays with the transport.
+// readPlusMax bounds a READ_PLUS in bytes. Its data is not eligible for direct placement (RFC 8267
+// has no such item of it), so the data is copied into the reply itself. The transport retains the
+// memory of the reply for later calls, so the limit bounds what one READ_PLUS costs from then on.
 const readPlusMax = 256 << 10
 
-// What the parts of a READ_PLUS take beside the data, in bytes.
+// What the parts of a READ_PLUS take beside the data, in bytes:
+//
+//	DATA  content 4, offset 8, length of the data 4, data padded to 4
+//	HOLE  content 4, offset 8, length of the hole 8
 const (
 	partData = 4 + 8 + 4
 	partHole = 4 + 8 + 8
@@ -32,6 +35,7 @@ func readPlus(k *compound) nfs.Status {
 	if st := k.dataOp(id, false); st != nfs.OK {
 		return st
 	}
+	// eof, the number of parts, one part more than data alone needs, and the padding.
 	const head = 4 + 4 + partHole + 3
 	n := min(int(min(count, readPlusMax)), max(k.room()-head, 0))
 	e := &k.c.Res
@@ -50,17 +54,20 @@ func readPlus(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// parts is a READ_PLUS being answered.
+// parts is a READ_PLUS being answered: the rest of the range, from pos to end. Each part begins
+// where the part before ends, without a gap.
 type parts struct {
 	k        *compound
 	pos, end uint64
-	// left is how many bytes more the client has reckoned with: that much data, and
-	// one part. What other parts take is at the expense of data.
+	// left is how many bytes more the reply can take: the data that the client wants, and one part.
+	// Further parts reduce the data.
 	left int
 	n    uint32 // parts so far
 }
 
-// fill appends parts up to the end of the range, of the file, or of the room.
+// fill appends parts up to the end of the range, of the file, or of the room. A store that cannot
+// find holes gives one part of data. Each turn of the loop either moves pos or ends, also if others
+// change the file between Seek and ReadAt.
 func (p *parts) fill() (eof bool, err error) {
 	k := p.k
 	fs, who, h := k.cur.x.FS, k.who(&k.cur), k.cur.h
@@ -102,8 +109,8 @@ func (p *parts) fill() (eof bool, err error) {
 	return false, nil
 }
 
-// tail is where no data follows: a hole up to the end of the file, if there is any
-// file left.
+// tail is for a position behind all data: it appends a hole up to the end of the file or of the
+// range. At or behind the end of the file the result has no part, and eof.
 func (p *parts) tail() (eof bool, err error) {
 	a, err := p.k.cur.x.FS.GetAttr(p.k.who(&p.k.cur), p.k.cur.h)
 	if err != nil || a.Size <= p.pos {
@@ -127,8 +134,9 @@ func (p *parts) hole(stop uint64) bool {
 	return true
 }
 
-// data appends data up to stop, as far as there is room, and reports whether there
-// was room for all of it.
+// data appends data up to stop, as far as there is room, and reports whether all of it was
+// appended. The store reads into the reply directly. The length word is written before ReadAt and
+// corrected after it; if nothing was read the part is cut off again.
 func (p *parts) data(stop uint64) (all, eof bool, err error) {
 	n := min(stop-p.pos, uint64(max(p.left-partData, 0)))
 	if n == 0 {
@@ -154,8 +162,10 @@ func (p *parts) data(stop uint64) (all, eof bool, err error) {
 	return p.pos == stop, eof, nil
 }
 
-// ioAdvise is IO_ADVISE (section 15.5). What is advised of one open would be of all
-// of a file's here, so that no hint is taken.
+// ioAdvise is IO_ADVISE (RFC 7862 section 15.5): stateid, offset, count, hints. The server follows
+// no hint and returns an empty bitmap, which says so. A hint concerns one open, and the stores have
+// no opens: a hint would change how the file is read for all clients. The stateid is checked as for
+// READ.
 func ioAdvise(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))

@@ -9,7 +9,8 @@ import (
 
 // digestMax is how much of a request its digest covers, in bytes: all of it, unless it is a WRITE
 // of more data. Of data that the transport has moved out of the stream the digest covers the
-// length.
+// length: over RDMA that is the data of a Read chunk. digestChunk bounds one CRC, and has no
+// influence on which requests differ.
 const (
 	digestMax   = 64 << 10
 	digestChunk = 1 << 10
@@ -22,6 +23,8 @@ var digestTable = crc32.MakeTable(crc32.Castagnoli)
 // and the caller: another user who repeats a request must not get its cached reply. The bytes go in
 // as CRCs of chunks, the rest by FNV-1a over words. It guards against mistakes of clients. A client
 // that makes collisions gets its own reply.
+//
+// The result is never 0: that is the digest of a slot that no request has used.
 func digest(args xdr.Decoder, c *rpc.Cred) uint64 {
 	const prime = 1099511628211
 	sum := uint64(14695981039346656037)
@@ -48,11 +51,24 @@ func digest(args xdr.Decoder, c *rpc.Cred) uint64 {
 }
 
 // alwaysCached is how long a reply may be, in bytes, that is cached though sa_cachethis is false
-// (RFC 8881 section 2.10.6.1.3), so that hardly any retry gets RETRY_UNCACHED_REP.
+// (RFC 8881 section 2.10.6.1.3), so that hardly any retry gets RETRY_UNCACHED_REP. The Linux client
+// takes that error as leave to send the operations again with the next sequence number. A change
+// would then be made twice: so replies to changes are cached whatever the client asked for.
 const alwaysCached = 512
 
-// finish ends the use of the slot, with the reply to cache or with none. The slot copies it, in
-// this form:
+// finish ends the use of the slot, with the reply to cache or with none. It must run before the
+// transport sends the reply: the client may use the slot again at once, and a slot that is still in
+// use is SEQ_MISORDERED.
+//
+//	sa_cachethis                          cached; tooBig has bounded it by ca_maxresponsesize_cached
+//	with bulk data (READ, READ_PLUS)      not cached
+//	longer than ca_maxresponsesize_cached not cached
+//	a changing operation has begun        cached
+//	at most alwaysCached bytes            cached
+//	all others                            not cached
+//
+// The client chooses ca_maxresponsesize_cached up to cachedMax, for each of its slots.
+// CREATE_SESSION charges that memory to the client. The slot copies the reply, in this form:
 //
 //	length of the encoded part, number of bulk items
 //	per item: offset in the encoded part, length
@@ -88,7 +104,10 @@ func (k *compound) finish() {
 }
 
 // replay makes a cached reply the reply of this call. kept is this call's copy of it, so the slot
-// may be used again while the transport sends.
+// may be used again while the transport sends. Bulk results point into kept, so no code may change
+// kept afterwards. Everything behind base is replaced: the SEQUENCE result that the client gets is
+// the cached one, with the flags of that time (RFC 8881 section 2.10.6.2). finish wrote kept, so
+// its lengths need no check.
 func (k *compound) replay(kept []byte) {
 	e := &k.c.Res
 	d := xdr.NewDecoder(kept)

@@ -20,48 +20,61 @@ import (
 type Config struct {
 	nfs.Config
 	// Identity identifies this server, over restarts and at all addresses (server_owner4,
-	// server_scope): clients take two servers with the same one for one server. Any bytes; clients see
-	// a hash.
+	// server_scope): clients take two servers with the same one for one server. Any bytes; clients
+	// see a hash. Two machines must not have the same one: a client could then use the sessions and
+	// client IDs of the first machine at the second (trunking, RFC 8881 section 2.10.5).
 	Identity []byte
-	// Boot is different for each start of the server. Locks is the table of byte-range locks. See
-	// state.Config.
+	// Boot is different for each start of the server: it is a part of client IDs, session IDs and
+	// stateids, and tells a client that the server has restarted. Locks is the table of byte-range
+	// locks, which NLM of version 3 may share. See state.Config.
 	Boot  uint32
 	Locks *lock.Table
-	// Lease is how long a client may be silent; 0 means 90 seconds. Grace is how long
-	// clients may reclaim, not shorter than the lease that they were told before the
-	// restart; 0 means a lease.
+	// Lease is how long a client may be silent; 0 means 90 seconds. The client reads it as the
+	// attribute lease_time, in whole seconds. Grace is how long clients may reclaim; 0 means a
+	// lease. It must not be shorter than the lease before the restart: a client that notices the
+	// restart only when it renews its lease would come too late (RFC 8881 section 8.4.2.1).
+	//
+	//	           in the grace period    after it
+	//	reclaim    OK                     NO_GRACE
+	//	new state  GRACE                  OK
 	Lease, Grace time.Duration
-	// Known are the clients that had state before the server was started, by their
-	// owner strings: they may reclaim it during Grace, in which nobody gets
-	// anything new. Journal keeps the list for the next start; see state.Config.
+	// Known are the clients that had state before the server was started, by their owner strings:
+	// they may reclaim it during Grace, in which nobody gets anything new. Without Known there is
+	// no grace period. Journal records the list for the next start; see state.Config.
 	Known   []string
 	Journal state.Journal
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
 	// of the same table; nil means never.
 	OthersReclaim func() bool
-	// Calls is memory that outlives the process, in which it is written what calls of sessions are
-	// about to change: a call that is sent again after a kill is not executed again. nil: it is.
+	// Calls is memory that outlives the process, a shared mapping of a file as a rule. The journal
+	// of calls is in it, so that a call which is sent again after a kill is not executed again.
+	// nil: it is. The memory belongs to the caller, and must stay mapped until the last call has
+	// ended.
 	Calls []byte
-	// Limits are the bounds of state.Config; of the rest nothing counts.
+	// Limits are the bounds of state.Config. New overwrites its other fields. Zero bounds have
+	// defaults.
 	Limits state.Config
 	// Minors are the minor versions to serve, of those that there are; nil means all.
 	Minors []uint32
-	// UTF8 refuses names of files that are not UTF-8; otherwise they are bytes.
+	// UTF8 refuses names of files that are not UTF-8; otherwise they are bytes. The Linux client
+	// sends the bytes of its programs unchanged, so UTF8 makes old names in Latin-1 unreachable.
 	UTF8 bool
 	// Names are what users and groups are called; nil means by number.
 	Names nfs.Names
-	// CallBack makes the Caller of a client of version 4.0, which is called on a
-	// connection of its own, at an address that the client's own calls come from.
-	// It must not wait. nil: nobody is called, and none of them gets a delegation.
+	// CallBack makes the Caller of a client of version 4.0. The server calls the client on a
+	// connection of its own, at an address that the client's own calls come from. CallBack must not
+	// wait. nil: no client of version 4.0 is called, and none gets a delegation.
 	CallBack func(to netip.AddrPort) rpc.Caller
-	// Now is the clock of leases, recalls and limits; nil means clock.Now. Wall is that of what files
-	// say, which is the host's; nil means Now where there is one, else time.Now.
+	// Now is the clock of leases, recalls and limits; nil means clock.Now, which does not jump with
+	// the host's clock. Wall is the clock of times in attributes, hence the host's. nil means Now
+	// if that is set, else time.Now.
 	Now, Wall func() time.Time
 }
 
 const leaseDefault = 90 * time.Second
 
-// Server serves NFS version 4. See Programs.
+// Server serves NFS version 4. See Programs. Its methods may be called from any goroutine, except
+// Restore. Close ends its goroutines; clients and sessions need no end.
 type Server struct {
 	cfg      Config // complete: nothing is nil that New says what nil means of
 	denials  denials
@@ -70,9 +83,10 @@ type Server struct {
 	tree     treeCache
 	pool     sync.Pool // of *compound
 
-	// calling is held for reading while a callback is sent. acting is held for reading by a goroutine
-	// that acts for no client, and is taken before calling. paused is guarded by both: either is
-	// enough to read it.
+	// calling is held for reading while a callback is sent. acting is held for reading by a
+	// goroutine that acts for no client, and is taken before calling. paused is guarded by both:
+	// either is enough to read it. Pause takes both for writing. Nothing may wait for a client
+	// while it has one of them: Pause, and with it the upgrade of the server, would wait as long.
 	calling, acting sync.RWMutex
 	paused          bool
 
@@ -99,7 +113,8 @@ type Server struct {
 	observe func(minor, op uint32, st nfs.Status)
 }
 
-// New makes a server.
+// New makes a server. The grace period begins here, so the transports should accept clients soon
+// afterwards: clients that come later have less time to reclaim. Calls is read before New returns.
 func New(cfg Config) *Server {
 	cfg.SetDefaults()
 	if cfg.Names == nil {
@@ -140,14 +155,19 @@ func New(cfg Config) *Server {
 	return s
 }
 
+// servesMinor reports whether a minor version is served. For others the Linux client gets
+// MINOR_VERS_MISMATCH, and mount(8) tries the next lower version.
 func (s *Server) servesMinor(m uint32) bool {
 	return m <= minorMax && (s.cfg.Minors == nil || slices.Contains(s.cfg.Minors, m))
 }
 
-// State is what the server remembers of its clients.
+// State is the table of clients and their state. Its locks are taken after those of the server.
 func (s *Server) State() *state.Server { return s.state }
 
-// Programs returns the table of NFS version 4.
+// Programs returns the table of NFS version 4: procedure NULL and COMPOUND (RFC 8881 section 16).
+// Inline says that a transport's loop may call Serve, with mayBlock false. Once chooses the
+// compounds for the duplicate request cache, which version 4.0 needs. pace applies rate limits
+// before a call has memory.
 func (s *Server) Programs() []rpc.Program {
 	return []rpc.Program{{Name: "nfs4", Prog: Program, Vers: Version, Procs: []rpc.Proc{
 		ProcNull:     {Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
@@ -155,10 +175,12 @@ func (s *Server) Programs() []rpc.Program {
 	}}}
 }
 
-// Memory is what clients have made the server remember.
+// Memory is the memory that clients' state takes in package state: clients, sessions with their
+// reply caches, owners, opens, locks, delegations.
 func (s *Server) Memory() state.MemoryInfo { return s.state.Memory() }
 
-// Ops are the operations executed, by name, for those that there were any of.
+// Ops are the numbers of operations by name, without zeros. An operation that admit refused counts
+// too; one that no minor version of the compound has is in Faults.
 func (s *Server) Ops() map[string]uint64 {
 	out := make(map[string]uint64)
 	for i := range s.ops {
@@ -169,7 +191,8 @@ func (s *Server) Ops() map[string]uint64 {
 	return out
 }
 
-// Names of counts of Faults that are no faults.
+// Names of counts of Faults that are no faults: they also rise while all clients and the server
+// behave well. Alerts should be on the other names.
 const (
 	CountReplays = "nfs4_replays"
 	CountJoined  = "nfs4_joined"

@@ -9,8 +9,19 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// setAttr is SETATTR (RFC 8881 section 18.30). Its result is a bitmap of the attributes that were
-// set, whatever the status is. The loop appends an empty one to a failure that sets none.
+// setAttr is SETATTR (RFC 8881 section 18.30, RFC 7530 section 16.32).
+//
+//	arguments  stateid4 | fattr4
+//	result     bitmap4 attrsset, whatever the status is
+//
+// The loop appends an empty bitmap to a failure that sets nothing. SETATTR is not atomic: if the
+// ACL fails after the other attributes were set, the result has the error and the bitmap of the
+// others (section 18.30.4). With an OK status the bitmap is always that of the argument.
+//
+// The order of the checks is: XDR, attributes and values, read-only export, stateid of a new size,
+// delegations of others, ACL mapping. Nothing is changed before all have passed.
+//
+// The stateid counts only if the size is set. For other attributes a client sends any stateid.
 func setAttr(k *compound) nfs.Status {
 	if k.minor == 0 && k.client == nil {
 		k.c.Intend(nil) // the reply outlives the server, in the duplicate request cache
@@ -27,6 +38,7 @@ func setAttr(k *compound) nfs.Status {
 	if st == nfs.OK && s.Size != nil {
 		st = k.mayResize(id)
 	}
+	// mayResize has reserved the file already if the stateid is a special one.
 	if st == nfs.OK && len(k.inChange) == 0 {
 		st = k.beginChange(k.file())
 	}
@@ -44,6 +56,8 @@ func setAttr(k *compound) nfs.Status {
 			return st
 		}
 	}
+	// A call that comes again after a kill of the server, and has been completed before, must not
+	// be executed twice: a truncation would remove what the client has written since.
 	once := k.onceSet(from)
 	if _, made := once.Past(); made {
 		set.Encode(&k.c.Res)
@@ -59,6 +73,9 @@ func setAttr(k *compound) nfs.Status {
 			set.clear(AttrACL)
 		}
 	}
+	// The note comes before the reply. A kill between the change and the note leaves no note, and
+	// the repeated call is executed again. The client itself has not written since: it waits for
+	// the reply.
 	if st == nfs.OK {
 		once.Finished(&k.cur.h, false)
 	}
@@ -68,7 +85,8 @@ func setAttr(k *compound) nfs.Status {
 }
 
 // mayResize checks the type of the current file and the stateid of a SETATTR of its size, which
-// counts as a WRITE.
+// counts as a WRITE: the open must have write access (OPENMODE), and share reservations and
+// delegations of others count. Only a regular file has a size that can be set.
 func (k *compound) mayResize(id state.Stateid) nfs.Status {
 	switch st := k.regular(); {
 	case st == nfs.OK:
@@ -82,12 +100,28 @@ func (k *compound) mayResize(id state.Stateid) nfs.Status {
 	}
 }
 
-// fattrMax bounds a fattr4 from a client, in bytes.
+// fattrMax bounds the values of a fattr4 from a client, in bytes. Longer values are BADXDR. An ACE
+// takes at least 20 bytes, so an ACL can have 3276 entries.
 const fattrMax = 64 << 10
 
-// decodeSetAttr reads a fattr4 of attributes to be set, all of which must be in
-// allowed. The status is for a fattr4 that decodes; one that does not is an error of
-// the decoder.
+// decodeSetAttr reads a fattr4 of attributes to be set, all of which must be in allowed. A fattr4
+// that does not decode is an error of the decoder of the call (BADXDR) and goes before the status.
+// Otherwise the status is that of the first attribute with a fault:
+//
+//	attribute not supported, or a bit beyond Bitmap    ATTRNOTSUPP
+//	get-only, not allowed here, mode with mode_umask   INVAL
+//	bits of the mode beyond 07777, of the umask 0777   INVAL
+//	owner or group unknown                             BADOWNER
+//	owner or group of length 0                         INVAL
+//	nanoseconds above 999999999                        INVAL
+//	ACL                                                see decodeACL
+//	values shorter or longer than the bitmap says      BADXDR
+//
+// After a fault the rest is still decoded, since only its end shows whether the XDR is right. The
+// pointers in s are to variables of this call. Nothing in s aliases the receive buffer.
+//
+// The Linux client switches to names of users (idmapping) when it gets BADOWNER. So a number that
+// the server does not accept must not be INVAL.
 func (k *compound) decodeSetAttr(allowed Bitmap) (s attrSet, set Bitmap, st nfs.Status) {
 	d := &k.c.Args
 	set, more := DecodeBitmap(d)
@@ -107,7 +141,7 @@ func (k *compound) decodeSetAttr(allowed Bitmap) (s attrSet, set Bitmap, st nfs.
 			st = f
 		}
 	}
-	whole := true
+	whole := true // false: the ACL has been given up, and nothing behind it can be read
 	set.Each(func(n int) {
 		switch n {
 		case AttrACL:
@@ -156,7 +190,12 @@ func (k *compound) decodeSetAttr(allowed Bitmap) (s attrSet, set Bitmap, st nfs.
 	return s, set, st
 }
 
-// decodeSetTime reads a settime4.
+// decodeSetTime reads a settime4:
+//
+//	uint32 0  SET_TO_SERVER_TIME4, void: the server's clock
+//	uint32 1  SET_TO_CLIENT_TIME4, nfstime4: 12 bytes
+//
+// Any other word is no member of the union, and an error of the decoder.
 func decodeSetTime(d *xdr.Decoder, fault func(nfs.Status)) (blockstore.TimeSet, time.Time) {
 	const server, client = 0, 1
 	switch d.Uint32() {

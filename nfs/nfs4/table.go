@@ -2,46 +2,61 @@ package nfs4
 
 import "github.com/rstored/rstored/nfs"
 
-// flags say where an operation may stand and what it does.
+// flags say where an operation may stand in a compound, and whether it changes anything. admit
+// checks them before the handler runs, so that no handler has to.
 type flags uint8
 
 const (
-	// alone: needs no session, and is the only operation then (RFC 8881 section 2.10.6.4).
+	// alone: needs no session, and is the only operation then (RFC 8881 section 2.10.6.4). It may
+	// also follow a SEQUENCE, except BIND_CONN_TO_SESSION, which must always be alone.
 	alone flags = 1 << iota
-	// needsHandle: with a current file handle; needsSaved: with a saved one.
+	// needsHandle: with a current file handle; needsSaved: with a saved one. The object may still
+	// be of the pseudo file system, or of the wrong type: that is for the handler to find out.
 	needsHandle
 	needsSaved
-	// changing: not idempotent. That its result fits is made sure before.
+	// changing: not idempotent. admit makes sure before that its result fits into the reply, and
+	// finish caches the reply, if it fits, even if the client did not ask for that.
 	changing
 	// minor0: of version 4.0 alone. Later versions have it in their XDR, and answer NOTSUPP.
 	minor0
 )
 
-// operation is a row of the table.
+// operation is a row of the table. A row without a name is no operation in any version: OP_ILLEGAL.
+// So is one whose minor version is above that of the compound (RFC 8881 section 18.52).
 type operation struct {
 	name  string
 	minor uint8 // the first minor version that has it
 	flags flags
-	// result is the most that a changing operation appends, in bytes.
+	// result is the most that a changing operation appends, in bytes, behind its number and status.
+	// It is 0 for others: the loop measures their results and cuts them off.
 	result int
-	// do executes it; nil is NOTSUPP.
+	// do executes it. nil is NOTSUPP: pNFS, named attributes, COPY between servers, WRITE_SAME, and
+	// DELEGPURGE, for which delegations would have to survive a restart of the client.
 	do func(*compound) nfs.Status
 }
 
 func (o *operation) is(f flags) bool { return o.flags&f != 0 }
 
 // The longest results of changing operations, in bytes. A change must not be made if its result
-// cannot be returned, so admit refuses the operation before (REP_TOO_BIG, REP_TOO_BIG_TO_CACHE).
+// cannot be returned, so admit refuses the operation before (REP_TOO_BIG, REP_TOO_BIG_TO_CACHE, in
+// version 4.0 RESOURCE). A number that is too small lets a change happen whose result is cut off
+// afterwards. One that is too great refuses operations whose results would fit.
+//
+//	OPEN     stateid, change_info4, rflags, attributes set, open_delegation4
+//	COPY     callback ID (array of 0 or 1), count, committed, verifier, consecutive, synchronous
+//	CREATE   change_info4, attributes set
+//	LOCK     stateid, or LOCK4denied: offset, length, type, owner
 const (
 	resStateid = 16
 	resOpen    = resStateid + changeInfoLen + 4 + bitmapLen + delegResult
 	resCopy    = 4 + resStateid + 8 + 4 + VerifierLen + 4 + 4
 	resCreate  = changeInfoLen + bitmapLen
-	resLock    = resStateid // who is in the way is told if there is room
+	resLock    = resStateid // a LOCK4denied is longer, but nothing was changed then
 )
 
-// table has a row for every operation, by its number. It is filled in by init, as
-// the handlers refer to it.
+// table has a row for every operation, by its number. init fills it in, because the handlers refer
+// to the table: as an initializer it would be a cycle. Nothing changes it afterwards, so goroutines
+// read it without a lock.
 var table [numOps]operation
 
 func init() {

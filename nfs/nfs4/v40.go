@@ -7,12 +7,30 @@ import (
 )
 
 // Version 4.0 (RFC 7530) has no sessions. An operation names its client by a client ID or a
-// stateid, if at all. Owners number their requests, so that one that is sent again is not executed
-// again (section 9.1.7); compounds without an owner go through the duplicate request cache. An
-// operation of an owner takes the owner's turn: others of the same owner wait. The turn ends when
-// the result is known, and remembers it for a retry.
+// stateid, if at all. Owners number their requests, so that a request that is sent again is not
+// executed again (section 9.1.7). In addition Once sends compounds through the duplicate request
+// cache. An operation of an owner takes the owner's turn: others of the same owner wait. The turn
+// ends when the result is known, and records the result for a retry.
+//
+//	                 seqid of the request
+//	OPEN             of the open-owner; the first one of an owner may be any number
+//	OPEN_CONFIRM     of the open-owner of the stateid
+//	OPEN_DOWNGRADE   of the open-owner of the stateid
+//	CLOSE            of the open-owner of the stateid
+//	LOCK, new owner  of the open-owner, and that of the lock-owner
+//	LOCK, LOCKU      of the lock-owner of the stateid
+//
+// Client and server must agree which errors use up a seqid (section 9.1.7). The server's list is
+// advances in package state. If the two disagree once, each later request is BAD_SEQID, and the
+// Linux client has to begin with a new owner.
+//
+// A turn is a mutex of package state. It is taken before every other lock, and its operation may
+// wait for a store while it has the turn. run ends the turn after a panic too.
 
-// byClient makes a client the one that the compound is of.
+// byClient finds the client of the compound by its client ID, and renews its lease (section 9.5).
+// An ID of an earlier start of the server is STALE_CLIENTID. So is the ID of a client whose
+// identity (state.Identity) is not that of this connection. EXPIRED is for a client whose lease has
+// ended. The client answers the first by SETCLIENTID and reclaims, the second without reclaims.
 func (k *compound) byClient(id uint64) (st nfs.Status) {
 	from := state.FromPeer(&k.c.Peer)
 	c, st := k.s.state.Client40(k.now, id, &from)
@@ -22,7 +40,8 @@ func (k *compound) byClient(id uint64) (st nfs.Status) {
 	return st
 }
 
-// byState is byClient, by a stateid.
+// byState is byClient, by a stateid. A stateid of an earlier start of the server is STALE_STATEID,
+// one of a client whose lease has ended EXPIRED, a special or forged one BAD_STATEID.
 func (k *compound) byState(id state.Stateid) nfs.Status {
 	from := state.FromPeer(&k.c.Peer)
 	c, st := k.s.state.ClientOf(k.now, id, &from)
@@ -32,7 +51,8 @@ func (k *compound) byState(id state.Stateid) nfs.Status {
 	return st
 }
 
-// io40 is ioStateOf in version 4.0.
+// io40 is ioStateOf in version 4.0 (section 9.1.4.3 has the special stateids). A special stateid
+// names no client, so it renews no lease.
 func (k *compound) io40(id state.Stateid, f lock.File, write bool) nfs.Status {
 	if id == state.Anonymous || id == state.Bypass {
 		return k.s.state.AnonymousIO(k.now, f, write, id == state.Bypass)
@@ -44,7 +64,10 @@ func (k *compound) io40(id state.Stateid, f lock.File, write bool) nfs.Status {
 }
 
 // request is a hash of the operation: of its number, its arguments and the current file. It tells a
-// retry from another operation of the same owner with the same sequence number.
+// retry from another operation of the same owner with the same sequence number. The result is never
+// 0, which stands for no recorded answer. The arguments must have been decoded to their end: the
+// hash covers what lies between the two decoders. A client can make collisions, and then gets an
+// answer of its own earlier request.
 func (k *compound) request() uint64 {
 	const prime = 1099511628211
 	sum := uint64(14695981039346656037)
@@ -63,7 +86,10 @@ func (k *compound) request() uint64 {
 	return max(sum, 1)
 }
 
-// answer gives the answer of before.
+// answer repeats the recorded result of an operation (section 9.1.8). The current file handle
+// becomes what it was after the operation: otherwise the GETFH behind a repeated OPEN would return
+// the directory. The client's access is checked again. If the export was removed, or is no longer
+// for the client, the result is STALE.
 func (k *compound) answer(r *state.Answer) nfs.Status {
 	k.c.Res.Fixed(r.Result)
 	k.keepResult = true
@@ -81,7 +107,8 @@ func (k *compound) answer(r *state.Answer) nfs.Status {
 	return nfs.ErrStale
 }
 
-// endTurn ends the turn of an operation with its result.
+// endTurn ends the turn of an operation with its result, if it has one. Package state copies the
+// result: result lies in the reply's buffer, which the transport owns after the compound.
 func (k *compound) endTurn(st nfs.Status, result []byte) {
 	if k.turn == nil {
 		return
@@ -108,6 +135,14 @@ func (k *compound) ofFile() nfs.Status {
 // takeTurn begins an operation on a stateid of the current file. In version 4.0 it takes the turn
 // of the stateid's owner. If done, the operation is over with st: it failed, or it is a retry and
 // has got its earlier result.
+//
+//	seqid is the next one                 the turn; the operation is executed
+//	the last one, same operation          the recorded result
+//	any other seqid                       BAD_SEQID
+//	no such stateid, or of another kind   BAD_STATEID
+//	the open is not confirmed yet         BAD_STATEID, except for OPEN_CONFIRM
+//
+// A stateid that CLOSE has ended is known until the owner's next request, for a repeated CLOSE.
 func (k *compound) takeTurn(id state.Stateid, kind state.Kind, seq uint32) (done bool, st nfs.Status) {
 	if st = k.ofFile(); st != nfs.OK || k.minor > 0 {
 		return st != nfs.OK, st
@@ -118,7 +153,8 @@ func (k *compound) takeTurn(id state.Stateid, kind state.Kind, seq uint32) (done
 	return k.began(k.client.BeginState(k.now, id, kind, seq, k.request()))
 }
 
-// began keeps a turn that has begun. If there is none, the operation is over.
+// began takes over the results of a Begin function of package state. The compound owns the turn t
+// until endTurn. If t is nil, the operation is over.
 func (k *compound) began(t *state.Turn, r *state.Answer, st nfs.Status) (done bool, _ nfs.Status) {
 	switch {
 	case r != nil:
@@ -139,9 +175,16 @@ func (k *compound) stated(id state.Stateid, st nfs.Status) nfs.Status {
 	return k.badState(st)
 }
 
-const resultConfirm = 2 // OPEN4_RESULT_CONFIRM
+// resultConfirm is OPEN4_RESULT_CONFIRM, a flag in the result of the first OPEN of an owner. The
+// client must send OPEN_CONFIRM before it uses the stateid (section 9.1.11).
+const resultConfirm = 2
 
-// openTurn takes the turn of an open-owner for its OPEN.
+// openTurn takes the turn of an open-owner for its OPEN. Discriminators of later versions are no
+// XDR of version 4.0: BADXDR, which uses up no seqid. Bits of share_access other than read and
+// write are INVAL, which does, so they are checked after the turn has begun.
+//
+// A STALE_CLIENTID is the sign that the client had no answer from the process of before: the
+// journal then expects this OPEN again, with the next client ID.
 func (k *compound) openTurn(a *openArgs) (done bool, st nfs.Status) {
 	if a.create && a.mode == CreateExclusive41 || a.claim > claimDelegPrev {
 		return true, nfs.ErrBadXDR // of later versions
@@ -160,7 +203,15 @@ func (k *compound) openTurn(a *openArgs) (done bool, st nfs.Status) {
 }
 
 // lockTurn takes the turn of the open-owner of a LOCK by a new lock-owner, or that of its
-// lock-owner.
+// lock-owner. The arguments are a union (section 16.10):
+//
+//	new_lock_owner
+//	TRUE   open_seqid, open_stateid, lock_seqid, clientid, owner<1024>
+//	FALSE  lock_stateid, lock_seqid
+//
+// In the first arm the client ID is the peer's word. It must be that of the client which has the
+// open: otherwise a client could make locks for owners of another one. The turn of an open-owner is
+// always taken before that of a lock-owner.
 func (k *compound) lockTurn(a *state.Lock, client uint64, seq, lockSeq uint32) (done bool, st nfs.Status) {
 	if st := k.ofFile(); st != nfs.OK {
 		return true, st
@@ -181,7 +232,8 @@ func (k *compound) lockTurn(a *state.Lock, client uint64, seq, lockSeq uint32) (
 	return st != nfs.OK, st
 }
 
-// openConfirm is OPEN_CONFIRM (RFC 7530 section 16.18).
+// openConfirm is OPEN_CONFIRM (RFC 7530 section 16.18). Arguments: stateid, seqid. The result is
+// the stateid with its next seqid. A confirmed open is BAD_STATEID.
 func openConfirm(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := DecodeStateid(d)
@@ -192,7 +244,16 @@ func openConfirm(k *compound) nfs.Status {
 	return k.stated(k.client.ConfirmOpen(id, k.file()))
 }
 
-// delegate40 appends the open_delegation4. In version 4.0 files are delegated for reading alone: a
+// delegate40 appends the open_delegation4 (section 16.16):
+//
+//	OPEN_DELEGATE_NONE 0    void
+//	OPEN_DELEGATE_READ 1    stateid, recall, nfsace4
+//	OPEN_DELEGATE_WRITE 2   stateid, recall, space_limit, nfsace4
+//
+// recall is FALSE: a delegation that would be recalled at once is not granted. A client that
+// reclaims its open in the grace period gets back a read delegation that it had.
+//
+// In version 4.0 files are delegated for reading alone: a
 // GETATTR does not say which client sent it, so the server could not tell the holder of a write
 // delegation from others, and would recall the delegation of the client that asks.
 func (k *compound) delegate40(a *openArgs) {

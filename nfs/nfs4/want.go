@@ -7,9 +7,21 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// wantDelegation is WANT_DELEGATION (RFC 8881 section 18.49): a delegation without an open. It is
-// checked like an OPEN of the same mode, as the client may open the file without asking then. Wants
-// are not remembered: the delegation is there now or not, and CB_PUSH_DELEG is never sent.
+// wantDelegation is WANT_DELEGATION (RFC 8881 section 18.49): a delegation without an open. Its
+// arguments and its result:
+//
+//	want    uint32                   as share_access of OPEN; the two lowest bits are ignored
+//	claim   PREVIOUS                 delegation type, a reclaim
+//	        FH                       -
+//	        DELEG_PREV_FH            -, NOTSUPP
+//	result  open_delegation4         NONE_EXT with the reason, if there is none
+//
+// The operation is checked like an OPEN of the same mode, because the client may open the file
+// without a call later. The server does not store wants: it grants the delegation now or never, and
+// does not send CB_PUSH_DELEG or CB_RECALLABLE_OBJ_AVAIL.
+//
+// A want of no preference or of no delegation is INVAL. A file that cannot be delegated is no error
+// of the operation, except a directory, which is WRONG_TYPE.
 func wantDelegation(k *compound) nfs.Status {
 	d := &k.c.Args
 	want, claim := d.Uint32()&^state.Both, d.Uint32()
@@ -32,7 +44,7 @@ func wantDelegation(k *compound) nfs.Status {
 		return nfs.ErrWrongType
 	}
 	if want &= wantMask; want == wantCancel {
-		k.encodeNoDelegation(whyWantCancelled)
+		k.encodeNoDelegation(whyWantCancelled) // there is no stored want to cancel
 		return nfs.OK
 	}
 	a, err := k.cur.x.FS.GetAttr(k.who(&k.cur), k.cur.h)
@@ -61,11 +73,13 @@ func wantDelegation(k *compound) nfs.Status {
 		k.encodeNoDelegation(whyNoWriteOfType)
 		return nfs.OK
 	case nfs.ErrAcces, nfs.ErrPerm:
-		k.encodeNoDelegation(uint32(state.WhyResource)) // there is no status for it
+		// WANT_DELEGATION may not return ACCESS (RFC 8881 section 15.2).
+		k.encodeNoDelegation(uint32(state.WhyResource))
 		return nfs.OK
 	default:
 		return st
 	}
+	// Want fails with GRACE, NO_GRACE or EXPIRED, as an OPEN would.
 	got, why, failed := k.client.Want(k.now, &f)
 	if failed != nil {
 		return nfs.StatusOf(failed)
@@ -82,7 +96,8 @@ func wantDelegation(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// mayHave checks that the caller may do with the current file what a delegation is for.
+// mayHave checks that the caller may open the current file for the mode of a delegation. CLAIM_FH
+// makes mayOpen accept the owner of the file whatever its mode says.
 func (k *compound) mayHave(a *blockstore.Attr, write bool) nfs.Status {
 	f := opening{file: k.cur, attr: *a}
 	access := uint32(state.Read)
@@ -92,12 +107,17 @@ func (k *compound) mayHave(a *blockstore.Attr, write bool) nfs.Status {
 	return k.mayOpen(&f, &openArgs{access: access, claim: ClaimFH})
 }
 
-// getDirDelegation is GET_DIR_DELEGATION (section 18.39). No directory is ever delegated. The
-// operation succeeds with GDD4_UNAVAIL: NOTSUPP would do as well, but the RFC has this answer for
-// it.
+// getDirDelegation is GET_DIR_DELEGATION (RFC 8881 section 18.39). No directory is ever delegated.
+// The operation succeeds with GDD4_UNAVAIL: NOTSUPP would do as well, but the RFC has this answer
+// for it. The arguments are decoded to the end, because more operations may follow in the compound:
+//
+//	signal_deleg_avail                       bool
+//	notification_types                       bitmap4
+//	child_attr_delay, dir_attr_delay         nfstime4, 12 bytes each
+//	child_attributes, dir_attributes         bitmap4
 func getDirDelegation(k *compound) nfs.Status {
 	d := &k.c.Args
-	d.Bool() // signal when there is
+	d.Bool() // signal_deleg_avail
 	DecodeBitmap(d)
 	for range 2 {
 		d.Skip(8 + 4)
@@ -118,11 +138,13 @@ func getDirDelegation(k *compound) nfs.Status {
 	}
 	const unavailable = 1
 	k.c.Res.Uint32(unavailable)
-	k.c.Res.Bool(false) // no callback will tell when that changes
+	k.c.Res.Bool(false) // no callback follows
 	return nfs.OK
 }
 
-// relieve asks clients to return delegations, if there is hardly room for more.
+// relieve sends CB_RECALL_ANY if a bound of delegations is nearly reached: from 7/8 of the bound of
+// one client, or of the whole server, on. Package state chooses the clients: this one, and the one
+// with most delegations. It calls the same client at most every 10 seconds.
 func (k *compound) relieve(got *state.Delegated) {
 	if !got.Crowded {
 		return
@@ -132,8 +154,10 @@ func (k *compound) relieve(got *state.Delegated) {
 	}
 }
 
-// relieving is CB_RECALL_ANY (section 20.6): the client chooses which delegations it returns, until
-// it has no more than keep. It knows best which it does not use.
+// relieving is CB_RECALL_ANY (RFC 8881 section 20.6): objects_to_keep, type mask. The client
+// chooses which delegations it returns until it has no more than keep, because it knows which of
+// them it does not use. The callback is for read and write delegations alike and refers to no
+// request.
 type relieving struct{ keep int }
 
 func (*relieving) op() uint32            { return opCBRecallAny }
@@ -144,9 +168,12 @@ func (r *relieving) encode(_ *Server, e *xdr.Encoder) {
 	BitmapOf(recallAnyRead, recallAnyWrite).Encode(e)
 }
 
-// answered implements request. A client that returns nothing gets no more delegations.
+// answered implements request. The status does not matter: a client that returns nothing gets no
+// more delegations when it has reached its bound, and nothing else happens to it.
 func (*relieving) answered(*Server, bool, nfs.Status, *xdr.Decoder) {}
 
+// recallAny sends a CB_RECALL_ANY by any backchannel of the client. If there is none, nothing is
+// sent: relieve tries again with a later delegation.
 func (s *Server) recallAny(r *state.Relief) {
 	if s.callAny(r.Client, 1, &relieving{keep: r.Most}) {
 		s.relieved.Add(1)

@@ -5,7 +5,11 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Program is the number of NFS, Version of this version.
+// The numbers and the small data types of the protocol: RFC 7531 (version 4.0), RFC 5662 (4.1) and
+// RFC 7863 (4.2) have their XDR.
+
+// Program is the ONC RPC program number of NFS, and Version is the version that this package
+// serves. All minor versions share them. The minor version is a word of the COMPOUND.
 const (
 	Program = 100003
 	Version = 4
@@ -17,7 +21,16 @@ const (
 	ProcCompound = 1
 )
 
-// Operations (RFC 8881 section 18, RFC 7862 section 15, RFC 8276 section 8.4).
+// Operations (RFC 8881 section 18, RFC 7862 section 15, RFC 8276 section 8.4):
+//
+//	3..39    version 4.0; 20, 30, 35, 36 and 39 are of 4.0 alone
+//	40..58   version 4.1
+//	59..71   version 4.2
+//	72..75   extended attributes, an extension of 4.2
+//	10044    OP_ILLEGAL: the number in the reply to an unknown operation
+//
+// The numbers 0 to 2 belong to no operation. Their rows in the table are empty, so a client that
+// sends one gets OP_ILLEGAL.
 const (
 	OpAccess             = 3
 	OpClose              = 4
@@ -97,46 +110,68 @@ const (
 	OpIllegal = 10044
 )
 
-// Limits of what is decoded, in bytes. Names may be longer than any store takes, so
-// that a long one is answered NAMETOOLONG.
+// Limits of what is decoded, in bytes. A longer item is BADXDR, and the compound ends there. A
+// longer tag is GARBAGE_ARGS, because the reply has to begin with it. nameMax and pathMax exceed
+// what any store takes, so that a name that is only a little too long reaches the store and gets
+// the more useful NAMETOOLONG. pathMax bounds the text of a symlink. tagMax is ours: the RFC has no
+// limit for a tag, and the reply repeats the tag.
 const (
 	tagMax  = 1024
 	nameMax = 4096
 	pathMax = 8192
-	// OwnerMax is the longest owner string or other short opaque item (NFS4_OPAQUE_LIMIT).
+	// OwnerMax is the longest owner string or other short opaque item (NFS4_OPAQUE_LIMIT). An
+	// owner that the server stores is charged to the client's memory.
 	OwnerMax = 1024
-	// FHMax is the longest file handle (NFS4_FHSIZE).
+	// FHMax is the longest file handle (NFS4_FHSIZE). Handles of this server are at most
+	// nfs.HandleMax bytes long: a longer one decodes, and is BADHANDLE.
 	FHMax = 128
 )
 
-// VerifierLen is the length of a verifier4 in bytes.
+// VerifierLen is the length of a verifier4 in bytes. It serves the start of a client (EXCHANGE_ID,
+// SETCLIENTID), an exclusive create, a directory listing, and the write verifier.
 const VerifierLen = 8
 
+// decodeVerifier reads a verifier4. After a decoding error the result is zero. The caller checks
+// the decoder before it uses the verifier.
 func decodeVerifier(d *xdr.Decoder) (v [VerifierLen]byte) {
 	copy(v[:], d.Fixed(VerifierLen))
 	return v
 }
 
-// DecodeStateid reads a stateid4.
+// DecodeStateid reads a stateid4 (RFC 8881 section 8.2.2). Clients treat other as opaque. The
+// server makes it of three words:
+//
+//	 0       4       8        12       16
+//	+-------+-------+--------+--------+
+//	| seqid | start | client | number |
+//	+-------+-------+--------+--------+
+//	        |<------- other --------->|
+//
+// start is Config.Boot, client the low half of the client ID, number a state of that client. The
+// words are no secret: a forged stateid may name another client's state. Package state compares the
+// client word with the client of the session, and in version 4.0 the identity of the caller.
 func DecodeStateid(d *xdr.Decoder) (id state.Stateid) {
 	id.Seq = d.Uint32()
 	copy(id.Other[:], d.Fixed(len(id.Other)))
 	return id
 }
 
-// EncodeStateid appends a stateid4.
+// EncodeStateid appends a stateid4 of resStateid bytes.
 func EncodeStateid(e *xdr.Encoder, id state.Stateid) {
 	e.Uint32(id.Seq)
 	e.Fixed(id.Other[:])
 }
 
-// DecodeSessionID reads a sessionid4.
+// DecodeSessionID reads a sessionid4, of 16 bytes. Its content is random apart from the server's
+// start, so that a client cannot guess the session of another one.
 func DecodeSessionID(d *xdr.Decoder) (id state.SessionID) {
 	copy(id[:], d.Fixed(len(id)))
 	return id
 }
 
-// changeInfo is a change_info4: how a directory's change attribute went.
+// changeInfo is a change_info4: the change attribute of a directory before and after an operation.
+// A client whose cached attribute equals before, with atomic set, keeps its cached entries. Without
+// atomic it discards them. So atomic must be false if another change could lie between the two.
 type changeInfo struct {
 	atomic        bool
 	before, after uint64

@@ -11,7 +11,15 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Bits of ACCESS for extended attributes (RFC 8276 section 8.5).
+// Bits of ACCESS for extended attributes (RFC 8276 section 8.5). A store has no such bits of its
+// own. They follow from the permissions of the object, as for user.* attributes on Linux
+// (xattr(7)):
+//
+//	0x040 XAREAD, 0x100 XALIST   READ
+//	0x080 XAWRITE                MODIFY
+//
+// If they were missing in the result, the Linux client would refuse every use of extended
+// attributes by itself, without a call.
 const (
 	accessXattrRead  = 0x40
 	accessXattrWrite = 0x80
@@ -19,7 +27,7 @@ const (
 	accessXattr      = accessXattrRead | accessXattrWrite | accessXattrList
 )
 
-// xattrAsk are the bits that a store is asked for in place of those for extended
+// xattrAsk returns the bits that access requests from a store in place of those for extended
 // attributes.
 func xattrAsk(want uint32) (ask uint32) {
 	if want&(accessXattrRead|accessXattrList) != 0 {
@@ -31,7 +39,8 @@ func xattrAsk(want uint32) (ask uint32) {
 	return ask
 }
 
-// xattrGranted are the bits that follow from what a store granted.
+// xattrGranted returns the bits for extended attributes that follow from those that a store
+// granted. It can return more than the client wanted; access masks them.
 func xattrGranted(granted uint32) (bits uint32) {
 	if granted&blockstore.AccessRead != 0 {
 		bits |= accessXattrRead | accessXattrList
@@ -42,7 +51,9 @@ func xattrGranted(granted uint32) (bits uint32) {
 	return bits
 }
 
-// xattrs is the store of the current object, if it keeps extended attributes.
+// xattrs returns the store of the current object if it has extended attributes, else NOTSUPP. The
+// attribute xattr_support is false there, and in the pseudo file system, so that the Linux client
+// does not ask.
 func (k *compound) xattrs() (blockstore.Xattrs, nfs.Status) {
 	if k.cur.x == nil {
 		return nil, nfs.ErrNotSupp
@@ -54,8 +65,13 @@ func (k *compound) xattrs() (blockstore.Xattrs, nfs.Status) {
 	return x, nfs.OK
 }
 
-// checkXattr refuses what cannot be the name of an extended attribute, which has no
-// prefix here. It may have slashes.
+// checkXattr refuses what cannot be the name of an extended attribute. On the wire a name has no
+// prefix. Slashes, dots and bytes that are not UTF-8 are allowed.
+//
+//	length 0             INVAL
+//	contains NUL         BADCHAR; GETXATTR makes it INVAL
+//	251 to 4096 bytes    NAMETOOLONG; the host's limit is 255 with "user."
+//	more                 BADXDR, from the decoder
 func checkXattr(name string) nfs.Status {
 	switch {
 	case name == "":
@@ -68,12 +84,14 @@ func checkXattr(name string) nfs.Status {
 	return nfs.OK
 }
 
-// Extended attributes are those of the user namespace. The protocol names them without a
-// prefix (RFC 8276); the store adds the host's.
+// Extended attributes are those of the user namespace. The protocol names them without a prefix
+// (RFC 8276), and the store adds the host's "user.". So no client can reach security.*, system.* or
+// trusted.* of the host, whatever name it sends.
 
-// getXattr is GETXATTR (section 8.4.1). The value is part of the reply itself: no transport moves
-// it by chunks of its own. Its length is bounded by the store, and the reply by the session: a
-// value that does not fit is REP_TOO_BIG.
+// getXattr is GETXATTR (RFC 8276 section 8.4.1): component4 name, and as result opaque value<>. The
+// value is part of the reply itself: no transport moves it by chunks of its own. Its length is
+// bounded by the store (64 KiB), and the reply by the session: a value that does not fit is
+// REP_TOO_BIG.
 func getXattr(k *compound) nfs.Status {
 	name := k.c.Args.String(nameMax)
 	if k.bad() {
@@ -96,8 +114,17 @@ func getXattr(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// setXattr is SETXATTR (section 8.4.2). The client says whether the attribute must exist already. A
-// value that is longer than the store's limit is XATTR2BIG, whatever the host would say.
+// setXattr is SETXATTR (RFC 8276 section 8.4.2).
+//
+//	arguments  uint32 option | component4 name | opaque value<>
+//	option     0 EITHER: create or replace
+//	           1 CREATE: EXIST if the attribute exists
+//	           2 REPLACE: NOXATTR if it does not
+//	result     change_info4 of the object
+//
+// An option above 2 is no member of the enumeration, and BADXDR. A value that is longer than the
+// store's limit (64 KiB) is XATTR2BIG, whatever the host would say. Up to MaxIO it is decoded for
+// this, since BADXDR would hide the reason; it aliases the receive buffer and is not copied.
 func setXattr(k *compound) nfs.Status {
 	d := &k.c.Args
 	mode := d.Uint32()
@@ -114,7 +141,9 @@ func setXattr(k *compound) nfs.Status {
 	})
 }
 
-// removeXattr is REMOVEXATTR (section 8.4.4).
+// removeXattr is REMOVEXATTR (RFC 8276 section 8.4.4). An attribute that does not exist is NOXATTR.
+// So is a REMOVEXATTR that is executed again after a kill of the server: the journal has no record
+// of it.
 func removeXattr(k *compound) nfs.Status {
 	name := k.c.Args.String(nameMax)
 	if k.bad() {
@@ -127,7 +156,8 @@ func removeXattr(k *compound) nfs.Status {
 
 // changeXattr runs do, which changes an extended attribute of the current object, and appends the
 // object's change_info4. The object's change attribute changes with it, so a delegation that
-// another client has is recalled first.
+// another client has is recalled first. A change is stable when do returns, before the reply
+// (blockstore.Xattrs).
 func (k *compound) changeXattr(name string, do func(blockstore.Xattrs) (blockstore.Wcc, error)) nfs.Status {
 	x, st := k.xattrs()
 	if st == nfs.OK {
@@ -150,23 +180,33 @@ func (k *compound) changeXattr(name string, do func(blockstore.Xattrs) (blocksto
 	return nfs.OK
 }
 
-// listedXattr is a name in the order of a listing. Its cookie is made of the name
-// alone, so that a listing goes on where it was when others come and go.
+// listedXattr is a name in the order of a listing. Its cookie is made of the name alone. A listing
+// in several calls continues at the right place even if names were added or removed between them.
 type listedXattr struct {
 	cookie uint64
 	name   string
 }
 
+// cookieOfXattr returns the cookie of a name. It is never 0, which is the start of a listing.
 func cookieOfXattr(name string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(name))
 	return max(h.Sum64(), 1)
 }
 
-// listXattrs is LISTXATTRS (section 8.4.3). maxcount bounds LISTXATTRS4resok. The store returns all
-// names at once. They are sorted by a hash of the name, which is the cookie: so a listing in
-// several calls finds every name that was there all the time, and none twice, while others come and
-// go. Two names with one hash are in one reply or the second is left out; a hash has 64 bits.
+// listXattrs is LISTXATTRS (RFC 8276 section 8.4.3).
+//
+//	arguments  uint64 cookie | uint32 maxcount
+//	result     uint64 cookie | uint32 number | component4 name ... | bool eof
+//
+// maxcount bounds LISTXATTRS4resok in bytes. The store returns all names at once. They are sorted
+// by a hash of the name, which is the cookie. A listing in several calls finds every name that
+// exists all the time, and none twice, while other names are added and removed. Two names with one
+// hash are in one reply, or the second is left out; a hash has 64 bits. A client can make such
+// names, and spoils only the listing of an object that it may write.
+//
+// If not even one name fits, or maxcount is below 16, the status is TOOSMALL. A cookie that no
+// listing has returned is only a position. The cookie of an empty reply is that of the argument.
 func listXattrs(k *compound) nfs.Status {
 	d, e := &k.c.Args, &k.c.Res
 	cookie, maxCount := d.Uint64(), d.Uint32()
@@ -190,7 +230,7 @@ func listXattrs(k *compound) nfs.Status {
 	slices.SortFunc(list, func(a, b listedXattr) int {
 		return cmp.Or(cmp.Compare(a.cookie, b.cookie), strings.Compare(a.name, b.name))
 	})
-	const head = 8 + 4 // the cookie and the number of names
+	const head = 8 + 4 // the cookie and the number of names; the 4 below is eof
 	left := min(int(min(maxCount, nfs.MaxIO)), k.room()) - head - 4
 	if left < 0 {
 		return nfs.ErrTooSmall
