@@ -7,30 +7,44 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// Backchannel is the direction of a session in which the server calls (RFC 8881
-// section 2.10.3.1): the connections for it, newest last, and the slots. It sends
-// nothing. Its methods may be called from any goroutine; its lock is taken last.
+// Backchannel is the direction of a session in which the server calls (RFC 8881 section 2.10.3.1).
+// It has the slots, and the connections that the client has bound. It sends nothing: the caller
+// takes a slot by Begin, sends the request, and calls End with the outcome. Its methods may be
+// called from any goroutine; its lock is taken last.
 //
-// A request whose reply was lost is sent again as it was, on another connection,
-// before its slot is used for anything else (section 2.10.6.2).
+// The slots are those of the client's reply cache, with the server as the requester:
+//
+//	free --Begin--> busy --Executed------> free, sequence number + 1
+//	                  |----Refused-------> free, same sequence number
+//	                  |----Unknown-------> free, the backchannel has a fault
+//	                  |----Misordered----> dead, for as long as the session exists
+//	                  `----Lost----------> lost --Begin--> busy, the same request again
+//
+// The server cannot know whether the client has executed a lost request. So it sends the same
+// request with the same sequence number, when it has a connection, before it uses the slot for
+// anything else (RFC 8881 section 2.10.6.2). A client that never answers makes every slot lost;
+// then Begin returns lost requests only, and a recall ends by revocation.
 type Backchannel struct {
 	mu      sync.Mutex
 	attr    Channel
-	program uint32
-	cred    *rpc.Cred
-	paths   []rpc.Caller
+	program uint32       // RPC program of the callbacks, the client's choice
+	cred    *rpc.Cred    // nil: AUTH_NONE
+	paths   []rpc.Caller // connections, newest last; the transport owns them
 	slots   []backSlot
-	had     bool // there was a connection
-	proven  bool // an answer came since the oldest connection of now was there
-	probing bool
+	had     bool // the backchannel has had a connection
+	proven  bool // the client has answered since the backchannel had no connection last
+	probing bool // Probe has returned true and no request has ended since
 	fault   bool // the client does not know the session, or no slot is left
 }
 
+// backSlot is a slot of the backchannel. what is the request that is busy or lost, else nil.
 type backSlot struct {
 	seq   uint32 // of the last request that was executed
 	state backSlotState
 	what  any
 }
+
+// backSlotState is the state of a slot, see Backchannel.
 
 type backSlotState uint8
 
@@ -41,20 +55,23 @@ const (
 	backDead // client and server do not agree on its sequence
 )
 
-// What a recall takes: bytes of a request, and operations.
+// The least that a channel must allow for a recall: bytes of a request with a credential and the
+// longest file handle, and the operations CB_SEQUENCE and CB_RECALL.
 const (
 	BackRequestMin = 512
 	BackOpsMin     = 2
 )
 
-// Bounds of a backchannel.
+// Bounds of a backchannel. The client may offer more slots and bind more connections. The server
+// uses the first slots, and drops the oldest connection for a new one: a client that binds without
+// end makes no list grow.
 const (
 	backSlotsMax = 8
 	pathsMax     = 16
 )
 
-// NewBackchannel makes one without connections. attr is as granted; program and cred
-// are what the client wants to be called by.
+// NewBackchannel makes a backchannel without connections. attr is the channel as granted. program
+// and cred come from CREATE_SESSION: the RPC program and the credential of the callbacks.
 func NewBackchannel(attr Channel, program uint32, cred *rpc.Cred) *Backchannel {
 	slots := make([]backSlot, min(attr.MaxSlots, backSlotsMax))
 	return &Backchannel{attr: attr, program: program, cred: cred, slots: slots}
@@ -65,14 +82,16 @@ func (b *Backchannel) Usable() bool {
 	return len(b.slots) > 0 && b.attr.MaxRequest >= BackRequestMin && b.attr.MaxOps >= BackOpsMin
 }
 
-// Set is BACKCHANNEL_CTL (section 18.33).
+// Set is BACKCHANNEL_CTL (RFC 8881 section 18.33). Requests in flight have the earlier values,
+// later ones, also those that are sent again, have the new values.
 func (b *Backchannel) Set(program uint32, cred *rpc.Cred) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.program, b.cred = program, cred
 }
 
-// Bind adds a connection.
+// Bind adds a connection, or makes it the newest one. It clears the fault: a client binds a
+// connection again after SEQUENCE has returned SEQ4_STATUS_BACKCHANNEL_FAULT.
 func (b *Backchannel) Bind(path rpc.Caller) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,14 +103,16 @@ func (b *Backchannel) Bind(path rpc.Caller) {
 	b.had, b.fault = true, false
 }
 
-// Unbind takes a connection away.
+// Unbind removes a connection: BIND_CONN_TO_SESSION has made it one of the fore channel alone.
 func (b *Backchannel) Unbind(path rpc.Caller) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.prune(path)
 }
 
-// prune forgets connections that have ended, and one other. Call with mu held.
+// prune removes connections that have ended, and other. Without a connection the backchannel is not
+// proven: the next connection may lead through a firewall that drops calls of the server. Call with
+// mu held.
 func (b *Backchannel) prune(other rpc.Caller) {
 	kept := b.paths[:0]
 	for _, p := range b.paths {
@@ -105,14 +126,15 @@ func (b *Backchannel) prune(other rpc.Caller) {
 	}
 }
 
-// lost reports whether there is a request to be sent again.
+// lost reports whether a request must be sent again.
 func (b *Backchannel) lost() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.ContainsFunc(b.slots, func(k backSlot) bool { return k.state == backLost })
 }
 
-// Lost are the sessions with callbacks that are to be sent again.
+// Lost returns the sessions with callbacks that must be sent again. After an upgrade the successor
+// asks for them: the old process has not seen the replies.
 func (s *Server) Lost() (list []*Session) {
 	for _, c := range s.sortedClients() {
 		c.mu.Lock()
@@ -126,21 +148,22 @@ func (s *Server) Lost() (list []*Session) {
 	return list
 }
 
-// BackStatus is how a backchannel is.
+// BackStatus is the state of a backchannel at one moment.
 type BackStatus struct {
-	Live   bool // there is a connection
-	Proven bool // and an answer came
-	Down   bool // there was one, and there is none now
-	Fault  bool
+	Live   bool // it has a connection
+	Proven bool // Live, no Fault, and the client has answered: delegations may be granted
+	Down   bool // it has had a connection and has none now
+	Fault  bool // the client and the server disagree about session or slots
 }
 
-// Status looks at the connections.
+// Status checks the connections and returns the state.
 func (b *Backchannel) Status() BackStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.status()
 }
 
+// status is Status. Call with mu held.
 func (b *Backchannel) status() BackStatus {
 	for _, p := range b.paths {
 		if !p.Alive() {
@@ -152,7 +175,8 @@ func (b *Backchannel) status() BackStatus {
 	return BackStatus{Live: live, Proven: live && b.proven && !b.fault, Down: b.had && !live, Fault: b.fault}
 }
 
-// Probe reports, once, that somebody should find out whether the client answers.
+// Probe reports whether the caller should send a CB_SEQUENCE alone, to learn whether the client
+// answers. After it has returned true it returns false until an attempt ends.
 func (b *Backchannel) Probe() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -164,20 +188,20 @@ func (b *Backchannel) Probe() bool {
 	return true
 }
 
-// Attempt is a request to be sent.
+// Attempt is a request that the caller must send. It owns the slot until End.
 type Attempt struct {
 	Path     rpc.Caller
 	Program  uint32
 	Cred     *rpc.Cred
 	Slot     uint32
-	Sequence uint32
-	Highest  uint32 // slot in use
-	What     any    // may be one of before, whose reply was lost
+	Sequence uint32 // csa_sequenceid
+	Highest  uint32 // csa_highest_slotid: the highest slot that is busy
+	What     any    // the request of Begin, or a lost one
 }
 
-// Begin takes a slot for a request, or for one whose reply was lost; then the caller
-// sends that and begins again. It reports false if there is nothing to send it by.
-// Whoever sends it calls End. What is compared: it must be comparable.
+// Begin takes a slot. If a request is lost, the attempt is that request, and the caller calls Begin
+// again afterwards for its own. ok is false if there is no connection or no free slot. The caller
+// must call End for each attempt. The caller compares a.What with what, so what must be comparable.
 func (b *Backchannel) Begin(what any) (a Attempt, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -203,6 +227,8 @@ func (b *Backchannel) Begin(what any) (a Attempt, ok bool) {
 	return b.attempt(free), true
 }
 
+// attempt makes slot i busy and returns its request, for the newest connection: an older one may be
+// that of a client host that has lost its network. Call with mu held, and with a connection.
 func (b *Backchannel) attempt(i int) Attempt {
 	k := &b.slots[i]
 	k.state = backBusy
@@ -217,24 +243,26 @@ func (b *Backchannel) attempt(i int) Attempt {
 	return a
 }
 
-// Outcome is what became of an attempt.
+// Outcome is the result of an attempt. nfs4.outcomeOf derives it from the reply, which may be
+// anything.
 type Outcome uint8
 
 // Outcomes.
 const (
 	// Executed: the client has used up the sequence number.
 	Executed Outcome = iota
-	// Refused: it has not, and answers.
+	// Refused: the client has not used the sequence number up, as with DELAY for CB_SEQUENCE.
 	Refused
-	// Lost: it is not known.
+	// Lost: there was no reply in time, or the connection has ended.
 	Lost
-	// Misordered: the client takes the sequence number for a wrong one.
+	// Misordered: the client expects another sequence number in this slot.
 	Misordered
-	// Unknown: the client does not know the session.
+	// Unknown: the client does not know the session, or its reply makes no sense.
 	Unknown
 )
 
-// End ends an attempt. If the client did not answer, the connection is no longer used.
+// End ends an attempt. After Lost the connection is no longer used, even if it is alive: the client
+// may have restarted without closing it. The client can bind the connection again.
 func (b *Backchannel) End(a *Attempt, o Outcome) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -243,6 +271,7 @@ func (b *Backchannel) End(a *Attempt, o Outcome) {
 	k.state = backFree
 	switch o {
 	case Executed:
+		// seq wraps around to 0, as the client's does (RFC 8881 section 2.10.6.1).
 		k.seq++
 		b.proven = true
 	case Refused:
@@ -252,6 +281,7 @@ func (b *Backchannel) End(a *Attempt, o Outcome) {
 		b.prune(a.Path)
 		return
 	case Misordered:
+		// With a guessed number the client could execute a request twice, or answer another one.
 		k.state = backDead
 		alive := false
 		for i := range b.slots {
@@ -264,7 +294,8 @@ func (b *Backchannel) End(a *Attempt, o Outcome) {
 	k.what = nil
 }
 
-// calledBack reports whether the client can be called. Call with mu held.
+// calledBack reports whether the client can be called (live), and whether it has answered (proven),
+// over all sessions. Call with mu held.
 func (c *Client) calledBack() (live, proven bool) {
 	if c.v40 != nil {
 		return c.v40.path.usable()
@@ -279,8 +310,8 @@ func (c *Client) calledBack() (live, proven bool) {
 	return live, proven
 }
 
-// Backchannels are the sessions by which the client may be called, those that have
-// answered first.
+// Backchannels returns the sessions by which the client can be called. Those in which the client
+// has answered come first.
 func (c *Client) Backchannels() (list []*Session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -298,15 +329,16 @@ func (c *Client) Backchannels() (list []*Session) {
 	return list
 }
 
-// Notices is what a client should know (sr_status_flags, section 18.46.3).
+// Notices are flags of the result of SEQUENCE (sr_status_flags, RFC 8881 section 18.46.3).
 type Notices struct {
-	PathDown        bool // no session has a backchannel that had one
-	SessionPathDown bool
-	Fault           bool
-	Revoked         bool
+	PathDown        bool // CB_PATH_DOWN: SessionPathDown, and no other session has a connection
+	SessionPathDown bool // CB_PATH_DOWN_SESSION: the session has lost its connections
+	Fault           bool // BACKCHANNEL_FAULT
+	Revoked         bool // RECALLABLE_STATE_REVOKED, until FREE_STATEID of all revoked delegations
 }
 
-// Notices collects them for a session.
+// Notices returns the flags of a session. Each SEQUENCE calls it; Client.mu is locked only in the
+// rare cases that need more than this session.
 func (x *Session) Notices() (n Notices) {
 	c := x.Client
 	if x.Back != nil {
@@ -326,7 +358,8 @@ func (x *Session) Notices() (n Notices) {
 	return n
 }
 
-// Bind adds a connection to a session's backchannel.
+// Bind adds a connection to a session's backchannel. From the first such connection on, changes
+// look for delegations: see delegCounts.possible.
 func (s *Server) Bind(x *Session, path rpc.Caller) {
 	x.Back.Bind(path)
 	s.delegs.possible.Store(true)

@@ -8,24 +8,36 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// A client of version 4.1 and later, and with it its sessions, belongs to who made it. Three
-// things are compared (RFC 8881 sections 2.10.3.1 and 2.10.8.3):
+// A client of version 4.1 and later, with its sessions, belongs to whoever made it. Three things
+// are compared (RFC 8881 sections 2.10.3.1 and 2.10.8.3):
 //
 //	identity   TLS and partition of the connection      every call
 //	host       address of the connection                SEQUENCE, CREATE_SESSION, DESTROY_CLIENTID
-//	principal  flavor and user of the credential        operations that make, bind or end sessions and clients
+//	principal  flavor and user of the credential        EXCHANGE_ID, CREATE_SESSION, DESTROY_SESSION,
+//	                                                    DESTROY_CLIENTID, BIND_CONN_TO_SESSION
 //
 // SEQUENCE does not compare principals, as all users of a host share its sessions. A host
 // is known once it has named the client's verifier (EXCHANGE_ID) or a session ID
 // (BIND_CONN_TO_SESSION) as the client's principal; neither can be guessed. So clients with several
 // addresses, and those whose address changes, keep their sessions.
+//
+// What a caller gets that is somebody else:
+//
+//	another identity   STALE_CLIENTID, BADSESSION    as if there were no such client or session
+//	another host       SEQUENCE: CONN_NOT_BOUND_TO_SESSION, and the client binds its connection
+//	                   CREATE_SESSION: DELAY, STALE_CLIENTID once the lease has run out
+//	                   DESTROY_CLIENTID: STALE_CLIENTID
+//	another principal  CREATE_SESSION: CLID_INUSE; else as for another identity
+//
+// A principal of AUTH_SYS is what the caller claims. It stops mistakes, and attackers only together
+// with the address or with TLS.
 
 // Identity is what a connection shows of the client beside its address.
 type Identity struct {
 	Security rpc.Security
-	Name     string // by the certificate
-	// Partition is that of an RDMA connection; 0 is the default partition, and any carrier
-	// without partitions.
+	Name     string // of the client's certificate; empty without one
+	// Partition is the P_Key of an RDMA connection without the membership bit; 0 is the default
+	// partition 0x7fff, and any transport without partitions.
 	Partition uint16
 }
 
@@ -35,7 +47,8 @@ type From struct {
 	Host netip.Addr
 }
 
-// FromPeer is where calls of a connection come from.
+// FromPeer is where calls of a connection come from. An IPv4 address mapped into IPv6 counts as the
+// IPv4 address, and a zone is dropped: the same host must compare equal over all listeners.
 func FromPeer(p *rpc.Peer) From {
 	const key, standard = 0x7fff, 0x7fff // the top bit is membership, full or limited
 	f := From{Host: p.Addr.Addr().Unmap().WithZone("")}
@@ -58,7 +71,12 @@ type By struct {
 //
 //	NUL security partition(2) name NUL owner
 //
-// An owner string that begins with NUL has another NUL in front, which is no security.
+// An owner string that begins with NUL has another NUL in front, which is no security: the byte of
+// security is its number plus one, so never 0. A NUL in the name would move the boundary between
+// name and owner, and one client could then pass for another; so NULs are removed from names.
+//
+// The journal on disk has these strings. Another layout would stop clients from reclaiming after an
+// upgrade with a restart.
 func (i *Identity) known(owner string) string {
 	switch {
 	case *i != Identity{}:
@@ -70,7 +88,7 @@ func (i *Identity) known(owner string) string {
 	return owner
 }
 
-// ownerOf is the client's own part of what it is known by.
+// ownerOf is the client's own part of what it is known by: the inverse of known.
 func ownerOf(known string) string {
 	const head = 4
 	switch {
@@ -90,10 +108,12 @@ func ownerOf(known string) string {
 // Owner is what the client is known by, over restarts of the server.
 func (c *Client) Owner() string { return c.owner }
 
-// hostsMax is how many addresses of a client are remembered; the oldest goes first.
+// hostsMax is how many addresses of a client are remembered; the oldest is dropped first. A client
+// that is still at a dropped address gets CONN_NOT_BOUND_TO_SESSION and binds again.
 const hostsMax = 16
 
-// binding is whom a client belongs to.
+// binding is whom a client belongs to. It is immutable: join replaces the whole of it, so that
+// SEQUENCE reads it with one atomic load.
 type binding struct {
 	Identity Identity
 	Hosts    []netip.Addr
@@ -115,7 +135,7 @@ func (c *Client) at(from *From) bool {
 // by reports whether somebody may change what the client's sessions are.
 func (c *Client) by(b *By) bool { return c.is(&b.From.Identity) && c.principal == b.Principal }
 
-// join remembers an address of the client.
+// join remembers an address of the client. The caller has checked identity and principal before.
 func (c *Client) join(host netip.Addr) {
 	for {
 		b := c.bound.Load()
@@ -137,7 +157,9 @@ func (s *Server) denied(c *Client, op string, from *From) {
 	}
 }
 
-// Bindable finds a session that a connection of from may be bound to, and remembers the host.
+// Bindable finds a session that a connection of by may be bound to, and remembers the host (RFC
+// 8881 section 18.34.3). It returns nil for an unknown session and for one of somebody else. The
+// reply is BADSESSION in both cases, so the caller does not learn which session IDs exist.
 func (s *Server) Bindable(id SessionID, by *By) *Session {
 	x := s.Session(id)
 	if x == nil {

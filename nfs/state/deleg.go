@@ -20,6 +20,22 @@ import (
 // goes on writing by the delegation gets more time, up to four leases. If the client's own lease
 // has run out, the whole client ends instead.
 //
+// No timer revokes a delegation. The next conflicting request does, a lease or more after the
+// recall (RFC 8881 section 10.4.5, RFC 7530 section 10.4.6). A recalled delegation that no request
+// conflicts with any more stays valid. A conflicting request finds:
+//
+//	holder of the delegation       the server's action    the request
+//	not recalled yet               sends CB_RECALL        DELAY
+//	recalled, CB_RECALL in flight  none                   DELAY
+//	recalled, no answer or error   CB_RECALL again        DELAY, one callback each second at most
+//	recalled, answered OK          none                   DELAY
+//	recalled, time is over         revokes it             continues
+//	silent for a lease             ends the client        continues; DELAY if the journal fails
+//
+// The request is answered DELAY and does not wait for the return, but for a moment in package nfs4
+// (Watch): a holder that never answers would occupy a worker for a whole lease. A hostile holder
+// delays others by one lease, or by four leases if it sends WRITEs.
+//
 // The server grants no delegation of a file while a change without an open is under way (Hold), nor
 // for some time after a recall of the same file: it would be recalled again at once.
 
@@ -33,44 +49,53 @@ type deleg struct {
 	leave func()
 
 	// until is when the server revokes a recalled delegation, in Unix nanoseconds; 0: it is not
-	// recalled. The file's shard guards changes from 0.
+	// recalled. The file's shard guards changes from 0. Later changes are made under the client's mu
+	// (io), so the two locks need not be held together.
 	until atomic.Int64
 
 	// The file's shard guards these.
-	calling bool  // a CB_RECALL is in flight
+	calling bool  // a CB_RECALL is in flight; Server.Recalled clears it
 	called  int64 // when the last one was sent, in Unix nanoseconds
 }
 
-// delegRecord is the part of a delegation that a snapshot has.
+// delegRecord is the part of a delegation that a snapshot has. The fields down to Change never
+// change after the grant, and are read without a lock.
 type delegRecord struct {
 	File   lock.File
-	Num    uint32
-	Seq    uint32
+	Num    uint32 // among the states of the client; the end of the stateid's Other
+	Seq    uint32 // always 1: no operation changes a delegation
 	Write  bool
 	Origin Origin
 	Given  int64 // when, in Unix nanoseconds
-	// Change is the change attribute of the file when the client got the delegation.
+	// Change is the change attribute of the file when the client got the delegation. A holder whose
+	// CB_GETATTR reply has another one has modified the file (RFC 8881 section 10.4.3). It counts for
+	// write delegations only.
 	Change uint64
 
 	// The client's mu guards these.
 	Pinned  bool // Config.Unpin is called when the delegation ends
-	Revoked bool
+	Revoked bool // only the stateid is left, until FREE_STATEID; never set in version 4.0
 
 	// The file's shard guards these.
 	Recalled     bool
 	Last         int64  // limit of until, however long the client goes on writing
 	Acknowledged bool   // the client has answered CB_RECALL with OK
-	Reported     uint64 // the last change attribute of a file that the client has changed, see Writer.Change
+	Reported     uint64 // the last change attribute that others got, see Writer.Change
 }
 
-// Origin is the request whose reply gave a delegation. A recall names it, as it may
-// be there before that reply.
+// Origin is the request whose reply gave a delegation. CB_SEQUENCE names it as a referring call:
+// CB_RECALL may reach the client before that reply does, and a client that does not know the
+// stateid yet waits for the reply (RFC 8881 section 2.10.6.3). Version 4.0 has no such field and a
+// zero Origin. There the client answers BADHANDLE or BAD_STATEID, and the server calls again (RFC
+// 7530 section 10.4.5).
 type Origin struct {
 	Session        SessionID
 	Slot, Sequence uint32
 }
 
-// Recall is a delegation for which the caller sends CB_RECALL.
+// Recall is a delegation for which the caller sends CB_RECALL (RFC 8881 section 20.2). It does not
+// own the delegation: DELEGRETURN may end that at any time, and Recalled accepts one that has
+// ended.
 type Recall struct {
 	Client *Client
 	ID     Stateid
@@ -81,31 +106,35 @@ type Recall struct {
 }
 
 const (
-	// again is how long to wait before a client that did not answer is called again.
+	// recallAgain is the least time between two CB_RECALLs of a delegation whose client did not
+	// answer, or answered an error. A conflicting client repeats its request after each DELAY, and
+	// each of its requests would otherwise send another callback.
 	recallAgain = time.Second
-	// patience is for how many leases a client that goes on writing keeps what it was
-	// asked for.
+	// extensions is for how many leases, counted from the recall, a client may go on writing back its
+	// cache. Without this bound one WRITE for each lease would keep others from the file for ever.
 	extensions = 4
-	// coolMax bounds the files of a shard that are not delegated for a while.
+	// recentMax bounds delegShard.recent: the files of a shard that are not delegated for a while.
 	recentMax = 256
-	// coolTime is how long that is.
+	// recentTime is how long a file is not delegated after a recall.
 	recentTime = 30 * time.Second
 )
 
-// delegShard is what a shard of the files knows of delegations.
+// delegShard is what a shard of the files knows of delegations. fileShard.mu guards it. All maps
+// are nil until the first use, since most servers never grant a delegation.
 type delegShard struct {
-	m        map[lock.File][]*deleg
-	changing map[lock.File]int // changes that are being made
-	recent   map[lock.File]int64
-	// watch is for those who wait until one is returned; closed then.
+	m        map[lock.File][]*deleg // without the revoked ones
+	changing map[lock.File]int      // calls of Hold without their Unhold
+	recent   map[lock.File]int64    // time of the last recall, in Unix nanoseconds
+	// watch has one channel for each file whose return somebody waits for. The end of any delegation
+	// of the file closes and removes it (unshareDeleg).
 	watch map[lock.File]chan struct{}
 }
 
 // delegCounts are of the whole server.
 type delegCounts struct {
-	possible               atomic.Bool // there has been a backchannel
-	all, writes            atomic.Int64
-	given, recalls, denied atomic.Uint64
+	possible               atomic.Bool   // there has been a backchannel; never false again
+	all, writes            atomic.Int64  // now, without the revoked ones
+	given, recalls, denied atomic.Uint64 // since the start; denied are answers of DELAY
 	revoked                atomic.Uint64
 }
 
@@ -113,7 +142,7 @@ type delegCounts struct {
 type DelegCounts struct {
 	Now                     int
 	Given, Recalls, Revoked uint64
-	// Waits is how often somebody was told to come again.
+	// Waits is how many requests were answered DELAY because of a delegation.
 	Waits uint64
 }
 
@@ -141,6 +170,9 @@ func (k *clash) any() bool { return k.wait || len(k.revoke)+len(k.gone) > 0 }
 // clash finds the delegations of a file that conflict with reading it or, if change is true, with
 // any use. by is the client that wants to, whose own delegation does not conflict; nil for another
 // protocol. Call with the shard's lock held.
+//
+// clash only marks and collects. It must not send, revoke or end anything itself: that takes the mu
+// of the delegation's client, and the lock order has Client.mu before the shard.
 func (sh *fileShard) clash(now time.Time, f lock.File, by *Client, change bool, lease time.Duration) (k clash) {
 	for _, d := range sh.deleg.m[f] {
 		if d.c == by || !change && !d.Write {
@@ -157,7 +189,7 @@ func (sh *fileShard) clash(now time.Time, f lock.File, by *Client, change bool, 
 		case !d.Recalled:
 			d.Recalled = true
 			d.Last = at + extensions*int64(lease)
-			d.until.Store(at + int64(lease)) // who sees this sees last
+			d.until.Store(at + int64(lease)) // after Last: io reads Last once until is not 0
 			sh.deleg.noteRecall(f, at)
 		}
 		k.wait = true
@@ -173,7 +205,9 @@ func (d *deleg) recall() Recall {
 	return Recall{Client: d.c, ID: d.c.stateid(d.Num, d.Seq), File: d.File, Origin: d.Origin, d: d}
 }
 
-// chill has a file not delegated for a while.
+// noteRecall keeps a file from being delegated for recentTime. When the map is full and nothing in
+// it is old, it is emptied. Then some files are delegated early; that costs a recall and nothing
+// else. Call with the shard's lock held.
 func (h *delegShard) noteRecall(f lock.File, at int64) {
 	if len(h.recent) >= recentMax {
 		for g, t := range h.recent {
@@ -192,7 +226,11 @@ func (h *delegShard) noteRecall(f lock.File, at int64) {
 }
 
 // settle recalls and revokes delegations, and ends clients. It reports whether the request may be
-// tried again now: otherwise it waits for a DELEGRETURN. Call with no lock held.
+// tried again now: otherwise it waits for a DELEGRETURN. Call with no lock held: Config.Recall may
+// call Recalled before it returns, and revoke and give take the mu of other clients.
+//
+// A client whose removal the journal cannot record is not ended. The request is delayed instead:
+// after a restart that client could reclaim what the request is about to change.
 func (s *Server) settle(k *clash) bool {
 	if len(k.recall) > 0 {
 		s.delegs.recalls.Add(uint64(len(k.recall)))
@@ -214,8 +252,10 @@ func (s *Server) settle(k *clash) bool {
 	return !k.wait
 }
 
-// Recalled ends the CB_RECALL of r. told says that the client has answered OK. If it has not, the
-// next request that conflicts makes the server send CB_RECALL again.
+// Recalled ends the CB_RECALL of r. told says that the client will return the delegation. If not,
+// the next request that conflicts makes the server send CB_RECALL again. OK does not end the
+// delegation: a client may answer OK and never send DELEGRETURN. Its delegation is revoked after
+// until.
 func (s *Server) Recalled(r *Recall, told bool) {
 	sh := s.shardOfFile(r.File)
 	sh.mu.Lock()
@@ -227,7 +267,8 @@ func (s *Server) Recalled(r *Recall, told bool) {
 // changing it. by is a client of version 4, or nil. It reports false if there are any: the request
 // is answered DELAY.
 //
-// Without delegations, which is the common case, Free reads one counter and takes no lock.
+// Without delegations, which is the common case, Free reads one counter and takes no lock. READs of
+// version 3 and READs with a special stateid call it.
 func (s *Server) Free(now time.Time, f lock.File, by *Client, change bool) bool {
 	if s.delegs.all.Load() == 0 || !change && s.delegs.writes.Load() == 0 {
 		return true
@@ -249,6 +290,9 @@ func (s *Server) Free(now time.Time, f lock.File, by *Client, change bool) bool 
 // Hold is Free for a change without an open, such as SETATTR or REMOVE. From then on, until Unhold,
 // no delegation of the file is granted: it would be granted with attributes that are about to
 // change. The caller calls Unhold if held is true. ok is the result of Free.
+//
+// The count goes up before Free looks. In the other order another client could get a delegation
+// between the two.
 func (s *Server) Hold(now time.Time, f lock.File, by *Client) (held, ok bool) {
 	if !s.delegs.possible.Load() {
 		return false, true
@@ -267,7 +311,8 @@ func (s *Server) Hold(now time.Time, f lock.File, by *Client) (held, ok bool) {
 	return true, true
 }
 
-// Unhold ends a Hold.
+// Unhold ends a Hold whose held was true. A missing call keeps the file from being delegated until
+// the server ends; a second one could end the Hold of another request.
 func (s *Server) Unhold(f lock.File) {
 	sh := s.shardOfFile(f)
 	sh.mu.Lock()
@@ -281,7 +326,9 @@ func (s *Server) Unhold(f lock.File) {
 func (s *Server) Delegating() bool { return s.delegs.possible.Load() }
 
 // Watch returns a channel that is closed when a delegation of a file ends. It is nil if no
-// delegation of the file is being recalled.
+// delegation of the file is being recalled. The caller waits with a timeout of its own, because the
+// client may never return the delegation. After the channel is closed the caller must ask again:
+// another delegation of the file may be left.
 func (s *Server) Watch(f lock.File) <-chan struct{} {
 	sh := s.shardOfFile(f)
 	sh.mu.Lock()

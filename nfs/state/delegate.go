@@ -8,20 +8,21 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// Delegate are the arguments of a delegation, of a file that the client has open.
+// Delegate are the arguments of a delegation: for an OPEN of the file (RFC 8881 section 18.16.3),
+// or for WANT_DELEGATION without an open (section 18.49).
 type Delegate struct {
 	File  lock.File
 	Write bool
 	// Reclaim: the client had it before the server's restart.
 	Reclaim bool
 	Origin  Origin
-	// Change is the file's change attribute.
+	// Change is the file's change attribute before the grant. It counts for write delegations only.
 	Change uint64
-	// By is the turn of the OPEN, in version 4.0.
+	// By is the turn of the OPEN, in version 4.0; nil in later versions.
 	By *Turn
 }
 
-// Delegated is a delegation that was given.
+// Delegated is a delegation that was given. Only Crowded is set if none was.
 type Delegated struct {
 	ID    Stateid
 	Write bool
@@ -32,7 +33,16 @@ type Delegated struct {
 // WhyNot says why no delegation was given.
 type WhyNot uint8
 
-// Reasons, with the numbers of why_no_delegation4.
+// Reasons, with the numbers of why_no_delegation4 (RFC 8881 section 18.16.2):
+//
+//	0  WND4_NOT_WANTED                  here Given, which no reply carries
+//	1  WND4_CONTENTION                  another open, lock, lease or delegation, or a recent recall
+//	2  WND4_RESOURCE                    no room, or a client that cannot be called
+//	3  WND4_NOT_SUPP_FTYPE              package nfs4 decides
+//	4  WND4_WRITE_DELEG_NOT_SUPP_FTYPE  package nfs4 decides
+//	5  WND4_NOT_SUPP_UPGRADE            the client has a read delegation
+//	6  WND4_NOT_SUPP_DOWNGRADE          the client has a write delegation
+//	7  WND4_CANCELLED                   package nfs4 decides
 const (
 	Given         WhyNot = 0 // there is one
 	WhyContention WhyNot = 1
@@ -45,6 +55,18 @@ const (
 // reservation or delegation of another conflicts. It is granted only to a client that has answered
 // a callback: one that cannot be called would block others for a lease (RFC 8881 section 10.2). A
 // reclaim is excepted, as the client may not have been called since the restart.
+//
+// What excludes a delegation (RFC 8881 section 10.4):
+//
+//	                               read    write
+//	open of another client         write   any
+//	share reservation of others    write   any     also one that denies reading
+//	byte-range lock of others      write   any     of clients, other protocols and host programs
+//	delegation of another client   write   any
+//	change without an open (Hold)  any     any
+//	recall in the last 30 seconds  any     any     not for a reclaim
+//
+// A refusal is no error: the OPEN succeeds without a delegation.
 func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot) {
 	whole := lock.Lock{Owner: lock.Owner{Client: c.name}, End: lock.ToEnd, Exclusive: a.Write}
 	// The client locks a delegated file without calling the server. So it gets no delegation while a
@@ -67,6 +89,8 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	case d != nil && !a.Write && d.Write:
 		return res, WhyDowngrade
 	case d != nil || c.revoked > 0:
+		// One delegation of a file for each client: a second stateid would have to be recalled, too.
+		// A client that ignores its revoked stateids would collect them without end.
 		return res, WhyResource // there is one already, or the client has one to give up first
 	}
 	live, proven := c.calledBack()
@@ -79,6 +103,8 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	d := &deleg{c: c, delegRecord: delegRecord{
 		File: a.File, Write: a.Write, Origin: a.Origin, Change: a.Change, Given: now.UnixNano(), Seq: 1,
 	}}
+	// From here on the shard's lock is held, so that no open, reservation or change of the file can
+	// come between the checks and the grant.
 	sh := s.shardOfFile(a.File)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -131,7 +157,8 @@ func (c *Client) addDeleg(sh *fileShard, d *deleg) {
 }
 
 // unshareDeleg removes a delegation from its file and wakes those who wait for its end (Watch).
-// Call with the client's mu held.
+// Call with the client's mu held. A second call for one delegation does nothing, so the lease and
+// the pin are given up once.
 func (s *Server) unshareDeleg(d *deleg) {
 	sh := s.shardOfFile(d.File)
 	sh.mu.Lock()
@@ -142,7 +169,7 @@ func (s *Server) unshareDeleg(d *deleg) {
 		return
 	}
 	if d.leave != nil {
-		d.leave() // before those who wait for the file go on
+		d.leave() // before the watchers continue: they may open the file by the host's kernel
 	}
 	if d.Pinned {
 		s.cfg.Unpin(d.File)
@@ -163,7 +190,11 @@ func (s *Server) unshareDeleg(d *deleg) {
 }
 
 // Leased sets leave, which is called once when a delegation that was just granted ends; at once, if
-// it has ended already. Locks are held then: leave must not wait, nor call this package.
+// it has ended already. Locks are held then: leave must not wait, nor call this package. The caller
+// owns the lease of the host's kernel until this call, and the delegation owns it from then on.
+//
+// The delegation can have ended before this call, and before its client knew of it: Evict, for
+// example, ends all state of a client at any time.
 func (c *Client) Leased(id Stateid, f lock.File, leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +205,9 @@ func (c *Client) Leased(id Stateid, f lock.File, leave func()) {
 	leave()
 }
 
-// Pinned says that the caller has pinned the file of a delegation that was just given.
+// Pinned says that the caller has pinned the file of a delegation that was just given. The
+// delegation owns the pin from then on. If the delegation has ended, or owns a pin already, Pinned
+// gives this pin back at once.
 func (c *Client) Pinned(id Stateid, f lock.File) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,7 +218,8 @@ func (c *Client) Pinned(id Stateid, f lock.File) {
 	c.s.cfg.Unpin(f)
 }
 
-// dropDeleg ends a delegation. Call with mu held.
+// dropDeleg ends a delegation, revoked or not, and makes its stateid unknown: a later use is
+// answered NFS4ERR_BAD_STATEID. Call with mu held.
 func (c *Client) dropDeleg(d *deleg) {
 	if d.Revoked {
 		c.revoked--
@@ -199,7 +233,15 @@ func (c *Client) dropDeleg(d *deleg) {
 }
 
 // revoke ends a delegation against the client's will. Its stateid stays, so that the client learns
-// of it: by a flag of SEQUENCE and by NFS4ERR_DELEG_REVOKED, until FREE_STATEID.
+// of it: by a flag of SEQUENCE and by NFS4ERR_DELEG_REVOKED, until FREE_STATEID (RFC 8881 sections
+// 10.4.6 and 18.38). What the client had cached and not written is lost (section 10.5.1).
+//
+// BAD_STATEID in place of DELEG_REVOKED would make the Linux client forget the delegation without
+// FREE_STATEID. The flag of SEQUENCE then stays set, and its state manager runs again and again.
+//
+// The delegation may have ended since clash found it, with no lock held meanwhile: then this does
+// nothing. Memory of a revoked one stays charged to the client, and DESTROY_CLIENTID is answered
+// NFS4ERR_CLIENTID_BUSY until the client frees it. Call with no lock held.
 func (c *Client) revoke(d *deleg) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,7 +249,8 @@ func (c *Client) revoke(d *deleg) {
 		return
 	}
 	if c.v40 != nil {
-		c.dropDeleg(d) // version 4.0 has no FREE_STATEID
+		// Version 4.0 has neither FREE_STATEID nor the flag: the client learns of it by BAD_STATEID.
+		c.dropDeleg(d)
 		c.s.delegs.revoked.Add(1)
 		return
 	}
@@ -219,7 +262,15 @@ func (c *Client) revoke(d *deleg) {
 	c.s.delegs.revoked.Add(1)
 }
 
-// ReturnDelegation is DELEGRETURN (section 18.6.3).
+// ReturnDelegation is DELEGRETURN (RFC 8881 section 18.6.3, RFC 7530 section 16.6). A client may
+// return a delegation that nobody has recalled. Statuses:
+//
+//	OK            it has ended, and its watchers try again
+//	BAD_STATEID   no delegation of this client, of another file, or returned before
+//	OLD_STATEID   seqid before the current one
+//	STALE_STATEID from an earlier start of the server
+//	DELEG_REVOKED it was revoked; the client sends FREE_STATEID (not in version 4.0)
+//	EXPIRED       the client has ended meanwhile
 func (c *Client) ReturnDelegation(id Stateid, f lock.File) nfs.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,8 +281,9 @@ func (c *Client) ReturnDelegation(id Stateid, f lock.File) nfs.Status {
 	return st
 }
 
-// HasDelegation checks the stateid of an OPEN with CLAIM_DELEGATE_CUR: the client opened the file
-// locally before, by the delegation.
+// HasDelegation checks the stateid of an OPEN with CLAIM_DELEGATE_CUR or CLAIM_DELEG_CUR_FH: the
+// client opened the file locally before, by the delegation. The Linux client sends such OPENs
+// before it returns a recalled delegation, so they must be accepted while a recall is under way.
 func (c *Client) HasDelegation(id Stateid, f lock.File) nfs.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,7 +305,9 @@ func (c *Client) findDeleg(id Stateid, f lock.File) (*deleg, nfs.Status) {
 }
 
 // io is IO by a delegation. Each WRITE after a recall, when the client writes back its cache, gives
-// it another lease to return the delegation, up to Last. Call with the client's mu held.
+// it another lease to return the delegation, up to Last. A READ does not, as it writes nothing
+// back. READ by a write delegation is allowed, WRITE by a read delegation is NFS4ERR_OPENMODE. Call
+// with the client's mu held.
 func (d *deleg) io(now time.Time, f lock.File, write bool) nfs.Status {
 	switch {
 	case d.File != f:

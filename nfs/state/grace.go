@@ -9,33 +9,54 @@ import (
 // After a restart clients that had state before may reclaim it, and until they have,
 // or the grace period is over, nobody gets anything new (RFC 8881 section 8.4.2).
 //
-// Which clients those are is remembered where it outlives the server. Three rules
-// make that safe. A client is in the list before it opens its first file. One whose
-// state was given to others, because it was silent, is out of the list before the
-// others get it. And those that did not come back in the grace period are out of it
-// before anybody gets anything new: a second restart does not let them reclaim what
-// somebody else had meanwhile (RFC 7530 section 9.6.3.4 calls these the edge
-// conditions). A client of version 4.1 or later that has come back, and has not said
-// RECLAIM_COMPLETE by then, did not come back in this sense: it may lack a part of what it had (RFC
-// 8881 section 8.4.3). It is in the list again when it says so, or opens something.
+// The list of these clients is the Journal, which is on stable storage. Each change of the list is
+// stable before the step that needs it:
+//
+//	step                                        before it
+//	a client opens its first file               Add (enlist)
+//	others get the state of a silent client     Remove (give, delist)
+//	the grace period ends                       Remove of all that did not come back (Grace)
+//
+// So a second restart does not let a client reclaim what somebody else had meanwhile (RFC 7530
+// section 9.6.3.4 calls these the edge conditions). If the list cannot be written, the step does
+// not happen: the OPEN is delayed, the silent client keeps its state, the grace period goes on.
+//
+// A client of version 4.1 or later that has come back, and has not sent RECLAIM_COMPLETE by the
+// end, is removed as well: it may lack a part of what it had (RFC 8881 section 8.4.3). It is in the
+// list again when it sends RECLAIM_COMPLETE, or opens something.
+//
+//	start                                          all have reclaimed, or until
+//	  |------------------- grace -------------------|------------ normal ------------>
+//	  reclaim by a known client: yes                 NO_GRACE
+//	  reclaim by another one: NO_GRACE               NO_GRACE
+//	  OPEN, LOCK without reclaim: GRACE              yes, from 4.1 on after RECLAIM_COMPLETE
+//	  READ, WRITE with a special stateid: GRACE      yes
+//
+// Clients of version 4.0 have no RECLAIM_COMPLETE. If one of them is known, the period lasts until
+// its end time. A server that starts with an empty list has no grace period.
 
 // grace is the period and the list.
 type grace struct {
-	on    atomic.Bool // the period may not be over yet
-	until time.Time
-	known map[string]bool // who may reclaim; never changed
+	on    atomic.Bool     // the period may not be over yet; never true again
+	until time.Time       // the latest end
+	known map[string]bool // who may reclaim; never changed, so read without a lock
 
-	// still is held for reading by who may write the list down, and taken before mu; for
-	// writing while nobody may. See Server.StandStill.
+	// frozen is read-locked by whoever may write the journal, and taken before mu. Server.Freeze
+	// locks it for writing.
 	frozen sync.RWMutex
 
-	// mu is taken last, and held while the list is written.
+	// mu is taken last, and held while the journal is written: a write to disk under a lock. The
+	// first state of a client, its end and the end of the period pay for that, and nothing else.
+	// Client.mu must not be held then, or requests of the client would wait for the disk.
 	mu      sync.Mutex
-	waiting map[string]bool    // of known, who has not said that it has reclaimed
-	list    map[string]*Client // who is remembered; nil: without state of this start
-	journal Journal            // nil: nothing is remembered
+	waiting map[string]bool    // of known, who has not sent RECLAIM_COMPLETE
+	list    map[string]*Client // what the journal has; nil: without state of this start
+	journal Journal            // nil: nothing is written, and nobody may reclaim after the next start
 }
 
+// init fills the list from Config.Known. The keys of the maps are owner strings with the identity
+// in front, see Identity.known: a client that comes back over TLS as somebody else reclaims
+// nothing.
 func (g *grace) init(cfg *Config) {
 	g.journal = cfg.Journal
 	g.until = cfg.GraceUntil
@@ -46,7 +67,8 @@ func (g *grace) init(cfg *Config) {
 	g.on.Store(len(g.known) > 0)
 }
 
-// add and remove change the list, on stable storage first. Call with mu held.
+// add and remove change the list, on stable storage first. After an error the list is as before.
+// Call with mu held, and frozen read-locked.
 func (g *grace) add(c *Client) error {
 	if _, there := g.list[c.owner]; !there && g.journal != nil {
 		if err := g.journal.Add(c.owner); err != nil {
@@ -69,14 +91,16 @@ func (g *grace) remove(owners ...string) error {
 	return nil
 }
 
-// Grace reports whether nobody may get anything new.
+// Grace reports whether nobody may get anything new. The first call after the period is over ends
+// it, and removes from the journal who did not come back; so it may write to disk. Callers that
+// must not wait use GracePending.
 func (s *Server) Grace(now time.Time) bool {
 	g := &s.grace
 	if !g.on.Load() {
 		return false
 	}
 	if !g.frozen.TryRLock() {
-		return true // it ends when that can be written down
+		return true // frozen: the period ends when the journal may be written again
 	}
 	defer g.frozen.RUnlock()
 	g.mu.Lock()
@@ -98,7 +122,7 @@ func (s *Server) Grace(now time.Time) bool {
 		}
 	}
 	if g.remove(gone...) != nil {
-		return true // they could reclaim again what somebody else gets now
+		return true // after a restart they could reclaim what somebody else gets now
 	}
 	for _, c := range partly {
 		c.listed.Store(false)
@@ -107,14 +131,17 @@ func (s *Server) Grace(now time.Time) bool {
 	return false
 }
 
-// othersReclaim reports whether clients of another protocol may be reclaiming locks.
+// othersReclaim reports whether clients of another protocol may be reclaiming locks. NLM has a
+// grace period of its own. A new lock in it could take the range that a client of NLM is about to
+// reclaim.
 func (s *Server) othersReclaim() bool { return s.cfg.OthersReclaim != nil && s.cfg.OthersReclaim() }
 
 // GracePending reports whether a grace period may not be over yet. Unlike Grace it
 // never writes anything down.
 func (s *Server) GracePending() bool { return s.grace.on.Load() }
 
-// reclaimed notes that a client has said that it has reclaimed what it wants.
+// reclaimed notes RECLAIM_COMPLETE of a client (RFC 8881 section 18.51.3). When the last client
+// that the period waits for sends it, the next call of Grace ends the period before its time.
 func (g *grace) reclaimed(owner string) {
 	if !g.on.Load() {
 		return
@@ -124,7 +151,9 @@ func (g *grace) reclaimed(owner string) {
 	g.mu.Unlock()
 }
 
-// enlist has the client remembered. It reports false if that was not possible.
+// enlist adds the client to the list before it gets its first state. It reports false if the
+// journal cannot be written: then the request is answered DELAY. All later calls read one flag.
+// While the list is frozen enlist waits. Call without the client's mu.
 func (c *Client) enlist() bool {
 	if c.listed.Load() {
 		return true
@@ -142,7 +171,8 @@ func (c *Client) enlist() bool {
 }
 
 // succeed puts a client into the place of its earlier start. The state of that one is gone, but the
-// list goes on naming the client, by its owner string.
+// list goes on naming the client, by its owner string. Nothing is written: the journal has owner
+// strings only.
 func (c *Client) succeed(old *Client) {
 	g := &c.s.grace
 	g.mu.Lock()
@@ -172,8 +202,12 @@ func (c *Client) delist() bool {
 }
 
 // Freeze makes every change of the list of clients that may reclaim wait until Freeze(false). So
-// the list and a snapshot agree when they are handed over. Grace does not wait: the grace period
-// goes on meanwhile.
+// the list and a snapshot agree when they are handed over: the old process must not write the
+// journal after the successor has its copy. Grace does not wait: the grace period goes on
+// meanwhile.
+//
+// Freeze(true) waits for a write of the journal under way. A second Freeze(true) without a
+// Freeze(false) between blocks for ever.
 func (s *Server) Freeze(on bool) {
 	if on {
 		s.grace.frozen.Lock()

@@ -5,17 +5,23 @@ import (
 	"slices"
 )
 
-// Holder is a client that has files of an export open, or delegated.
+// Holder counts the state of one client in one export.
 type Holder struct {
 	ID     uint64
-	Owner  string // as the client calls itself: any bytes
+	Owner  string // Client.owner: any bytes, see Identity.known
 	Export uint32
-	Opens  int // for each open-owner
-	// Delegations are files; Locks are lock-owners, for each file.
+	Opens  int // pairs of an open-owner and a file
+	// Delegations counts files; revoked ones are not among them. Locks counts lock stateids: pairs of
+	// a lock-owner and a file, with or without a lock at the moment.
 	Delegations, Locks int
 }
 
-// Holders lists who has something of an export of which want is true, by client.
+// Holders lists clients with state in the exports that want selects, sorted by client ID and then
+// by export. A client without such state is not in the list. A client whose lease has run out is:
+// its state is still there.
+//
+// Holders locks one client at a time, so the list is not a state of one moment. want is called with
+// the mu of a client held: it must not wait, nor call this package.
 func (s *Server) Holders(want func(export uint32) bool) []Holder {
 	var out []Holder
 	for _, c := range s.sortedClients() {

@@ -12,10 +12,10 @@ import (
 // ClientInfo is a client as it is at one moment.
 type ClientInfo struct {
 	ID        uint64
-	Owner     string // as the client calls itself: any bytes
-	Confirmed bool
+	Owner     string    // as the client calls itself: any bytes, also control characters
+	Confirmed bool      // false: CREATE_SESSION or SETCLIENTID_CONFIRM has not come yet
 	Renewed   time.Time // when it was last heard of
-	Expired   bool      // silent for longer than the lease; what it has goes when somebody wants it
+	Expired   bool      // silent for longer than the lease; its state ends when somebody wants it
 	Reclaims  bool      // it may reclaim what it had before the server's restart
 	// Version is 4.0, or that of a session; empty: there is none.
 	Version  string
@@ -24,14 +24,15 @@ type ClientInfo struct {
 	Locks    int // lock-owners with a lock stateid, for each file
 	// Offloads are copies that go on after their replies.
 	Offloads int
-	// Delegations are those that it has, Revoked those taken away that it has not given up.
-	// Live: it can be called for them, or that was not
-	// tried yet; Answers: it has answered.
+	// Delegations are those that it has. Revoked are those that the server has revoked and the
+	// client has not freed (FREE_STATEID). Live: there is a way to call the client, which may not
+	// have been tried yet. Answers: the client has answered a callback.
 	Delegations, Revoked int
 	Live, Answers        bool
 }
 
-// Clients lists the clients by ID.
+// Clients lists the clients by ID. Each one is a copy of one moment, with its mu held; different
+// clients are of different moments.
 func (s *Server) Clients(now time.Time) []ClientInfo {
 	out := []ClientInfo{}
 	grace := s.Grace(now)
@@ -73,10 +74,12 @@ type SessionInfo struct {
 	Fore   Channel
 	Used   int // slots that were used
 	Busy   int // requests being executed
-	Kept   int // bytes of replies kept for retries
+	Kept   int // bytes of cached replies
 }
 
-// Sessions lists the sessions by client.
+// Sessions lists the sessions by client. A session may have been destroyed by the time that its
+// slots are counted; it is listed all the same. A session ID is a secret (SessionID): whoever shows
+// this list must show it to administrators only.
 func (s *Server) Sessions() []SessionInfo {
 	out := []SessionInfo{}
 	for _, c := range s.sortedClients() {
@@ -104,8 +107,12 @@ func (s *Server) Sessions() []SessionInfo {
 	return out
 }
 
-// Evict ends a client and everything that it has, and reports whether it was there. A
-// client that lives finds out with its next call and begins anew, without what it had.
+// Evict ends a client and everything that it has, and reports whether it was there. If the client
+// still runs, its next SEQUENCE is answered BADSESSION (in version 4.0 its next operation EXPIRED).
+// It makes a new client ID then, and its locks are lost: outside a grace period it cannot reclaim.
+//
+// Unlike give, Evict ends the client although the journal cannot be written. The client is then
+// still in the list, and may reclaim after a restart.
 func (s *Server) Evict(id uint64) bool {
 	c := s.client(id)
 	if c == nil {
@@ -118,8 +125,8 @@ func (s *Server) Evict(id uint64) bool {
 // GraceInfo is the grace period at one moment.
 type GraceInfo struct {
 	On      bool
-	Until   time.Time
-	Waiting []string // owner strings of the clients that it waits for
+	Until   time.Time // the latest end; zero if it is over
+	Waiting []string  // owner strings of the clients that it waits for; never nil
 }
 
 // GraceState says whether there is a grace period, and who it waits for.
@@ -139,10 +146,12 @@ func (s *Server) GraceState(now time.Time) GraceInfo {
 	return i
 }
 
-// errGrace says that the grace period goes on.
+// errGrace is the error of EndGrace if the journal cannot be written, or is frozen for a handover.
 var errGrace = errors.New("the list of clients that may reclaim cannot be written, so that the grace period goes on")
 
-// EndGrace ends the grace period: clients that have not reclaimed what they had lose it.
+// EndGrace ends the grace period: clients that have not reclaimed what they had lose it. Those of
+// version 4.1 and later that are in the middle of it lose the rest. Waiting is empty even after an
+// error, so the next request that asks for Grace tries again.
 func (s *Server) EndGrace(now time.Time) error {
 	g := &s.grace
 	g.mu.Lock()

@@ -14,13 +14,17 @@ type DelegInfo struct {
 	File   lock.File
 	Write  bool
 	Given  time.Time
-	// Recalled: the client was asked for it, Told: it has answered that. Until is when it
-	// is taken away then.
+	// Recalled: CB_RECALL was sent, or is about to be. Acknowledged: the client has answered it with
+	// OK. Until is when the server may revoke a recalled delegation; zero if it is not recalled.
 	Recalled, Acknowledged bool
 	Until                  time.Time
 }
 
-// DelegationList lists up to most delegations by client, the oldest of each first.
+// DelegationList lists up to most delegations by client, the oldest of each first. Revoked ones are
+// not in the list. If a client has more than are left of most, which of them are listed is random.
+//
+// The recall state is guarded by the shard of the file, and the rest by the client's mu. So the
+// shard is locked inside mu, for each delegation. most bounds how long requests of the client wait.
 func (s *Server) DelegationList(most int) []DelegInfo {
 	out := []DelegInfo{}
 	for _, c := range s.sortedClients() {

@@ -8,21 +8,33 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// locks are the byte-range locks of a lock-owner on a file. Which they are is in
-// the lock table.
+// locks is a lock stateid: the byte-range locks of a lock-owner on a file (RFC 8881 section 9.1).
+// The ranges themselves are in the lock table, together with those of other protocols.
+//
+//	LOCK, new lock-owner  granted   made, and appended to the Locks of its open
+//	LOCK, LOCKU                     seqid one higher, also if the range was locked or free before
+//	LOCK                  denied    nothing changes, and a new lock-owner gets no stateid
+//	FREE_STATEID                    ended, if no range is locked
+//	RELEASE_LOCKOWNER               the same, in version 4.0
+//	CLOSE of the open               ended with its ranges
+//
+// The open that the first LOCK names owns the stateid. The client's mu guards all fields.
 type locks struct {
 	c    *Client
 	Key  openKey // of the lock-owner
-	Num  uint32
+	Num  uint32  // among the states of the client
 	Seq  uint32
 	by   *seqOwner // of version 4.0
-	open *open
-	Any  bool // there may be some
+	open *open     // never nil; it is not closed before this stateid ends
+	Any  bool      // there may be locked ranges; false: there is none, and CLOSE skips the table
 }
 
+// owner is the lock-owner as the lock table knows it. The client's ID is a part of it: two clients
+// may choose the same lock-owner string.
 func (l *locks) owner() lock.Owner { return lock.Owner{Client: l.c.name, ID: l.Key.Owner} }
 
-// dropLocks ends a lock stateid and its locks. Call with mu held.
+// dropLocks ends a lock stateid and its locks. The lock table may grant waiting requests of NLM
+// then. Call with mu held.
 func (c *Client) dropLocks(l *locks) {
 	if l.Any {
 		c.s.cfg.Locks.Unlock(l.Key.File, l.owner(), 0, lock.ToEnd)
@@ -39,7 +51,8 @@ func (c *Client) dropLocks(l *locks) {
 	}
 }
 
-// Range is a range of bytes as on the wire: a length of all ones is to the end.
+// Range is a range of bytes as on the wire: a length of all ones is to the end of the file, however
+// long the file becomes (RFC 8881 section 18.10.3).
 type Range struct{ Offset, Length uint64 }
 
 // last is the last byte of the range. The length is not zero, and offset and length together fit
@@ -54,27 +67,40 @@ func (r Range) last() (uint64, bool) {
 	return r.Offset + r.Length - 1, true
 }
 
-// Lock are the arguments of LOCK: by the stateid of an open and a lock-owner, who
-// may have locks on the file already, or by a lock stateid.
+// Lock are the arguments of LOCK (RFC 8881 section 18.10.1). LOCKT and LOCKU use it, too:
+//
+//	locktype     READ_LT 1, WRITE_LT 2, READW_LT 3, WRITEW_LT 4: Exclusive for 2 and 4
+//	reclaim      Reclaim
+//	offset, length
+//	locker4      TRUE   open_seqid  open_stateid  lock_seqid  clientid  owner<>    ByOpen
+//	             FALSE  lock_stateid  lock_seqid
+//
+// The blocking types are treated like the others: the server never sends CB_NOTIFY_LOCK, and the
+// client polls (section 9.6). With TRUE the lock-owner may have a lock stateid of the file already;
+// then LOCK returns that one. The seqids count in version 4.0 only.
+//
+// File is the current file. Offset and Length come from the client and are checked by last.
 type Lock struct {
 	ByOpen bool
-	ID     Stateid
-	Owner  []byte // ByOpen
+	ID     Stateid // of an open if ByOpen, else of locks; LOCKT has none
+	Owner  []byte  // ByOpen and LOCKT; the caller owns the bytes, which are copied
 	File   lock.File
 	Range
 	Exclusive bool
 	// Reclaim: the client had it before the server's restart.
 	Reclaim bool
-	// Turn is that of the owner, in version 4.0.
+	// Turn is that of the owner, in version 4.0; nil in later versions.
 	Turn *Turn
 }
 
-// Denied is a lock that is in the way (LOCK4denied).
+// Denied is a lock that is in the way (LOCK4denied): offset, length, locktype, clientid and
+// owner<>. It describes one of possibly several such locks. Offset and Length are those of the
+// whole lock, also where they exceed the range that the client asked for.
 type Denied struct {
 	Range
 	Exclusive bool
-	Client    uint64 // 0: of another protocol
-	Owner     string
+	Client    uint64 // client ID; 0: of another protocol, or of a program of the host
+	Owner     string // lock-owner as its client named it: any bytes
 }
 
 func denied(h *lock.Lock) *Denied {
@@ -87,8 +113,8 @@ func denied(h *lock.Lock) *Denied {
 	return d
 }
 
-// silent is the client of a lock that is in the way, if it has not been heard of for
-// a lease.
+// silent returns the client of a lock that is in the way, if its lease has run out. Otherwise, and
+// for locks of other protocols, which have no lease, it returns nil.
 func (s *Server) silent(now time.Time, h *lock.Lock) *Client {
 	id, ok := lockClientID(h.Owner.Client)
 	if !ok {
@@ -100,14 +126,30 @@ func (s *Server) silent(now time.Time, h *lock.Lock) *Client {
 	return nil
 }
 
-// Silent gives up everything of the client with a lock that is in the way of another
-// protocol's, if it has not been heard of for a lease, and reports whether it did.
+// Silent ends the client whose lock is in the way of another protocol's, if its lease has run out,
+// and reports whether it did. client is the Owner.Client of the lock. If the journal cannot be
+// written, the client keeps its state and Silent returns false.
 func (s *Server) Silent(now time.Time, client string) bool {
 	c := s.silent(now, &lock.Lock{Owner: lock.Owner{Client: client}})
 	return c != nil && s.give(c)
 }
 
-// Lock is LOCK (section 18.10.3). It never waits.
+// Lock is LOCK (RFC 8881 section 18.10.3). It never waits for a lock. Statuses:
+//
+//	INVAL             length 0, or a range beyond 2^64-1
+//	EXPIRED           the client has ended
+//	NO_GRACE          a reclaim after the grace period or after RECLAIM_COMPLETE, or of a client
+//	                  that is not in the list of those that had state
+//	GRACE             no reclaim, in the grace period of this protocol or of NLM
+//	BAD_STATEID       forged, closed, of another file, or of the wrong kind
+//	OLD_STATEID, STALE_STATEID
+//	DELAY             no room for a lock stateid or in the lock table, or the journal fails
+//	OPENMODE          a write lock needs an open for writing, a read lock one for reading
+//	DENIED            with a Denied
+//	RECLAIM_CONFLICT  a reclaim for which DENIED would be the status
+//
+// A conflicting lock of a client whose lease has run out does not deny: that client ends, and the
+// loop tries again. Each round ends one client.
 func (c *Client) Lock(now time.Time, a *Lock) (Stateid, *Denied, nfs.Status) {
 	end, ok := a.last()
 	if !ok {
@@ -137,6 +179,12 @@ func (c *Client) Lock(now time.Time, a *Lock) (Stateid, *Denied, nfs.Status) {
 	}
 }
 
+// lock is one attempt of Lock, up to the byte end inclusive. mu is held over the change of the lock
+// table as well. So release (the end of the client) runs before, and the request is answered
+// EXPIRED, or it runs later and ends the new lock, too.
+//
+// A new lock stateid is made after the lock is granted. So a client cannot fill its share of states
+// by locks that are denied.
 func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,6 +229,8 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 		l.Num = c.number(l)
 		c.locks[l.Key] = l
 		if t := a.Turn; t != nil {
+			// The turn is that of the open-owner. The lock-owner begins here, with the lock_seqid that
+			// the client chose (RFC 7530 section 9.1.7).
 			by := c.v40.lockOwners[l.Key.Owner]
 			if by == nil {
 				by = &seqOwner{Name: l.Key.Owner, Seq: t.lockSeq}
@@ -195,14 +245,16 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 	return c.stateid(l.Num, l.Seq), holder, nfs.OK
 }
 
-// TestLock is LOCKT (section 18.11.3).
+// TestLock is LOCKT (RFC 8881 section 18.11.3). It has no stateid: neither an open nor a lock
+// stateid of the owner is needed, and none is made. Locks of the owner itself do not conflict. The
+// host's kernel is asked as well (Probe), which is why no lock of this package is held.
 func (c *Client) TestLock(now time.Time, a *Lock) (*Denied, nfs.Status) {
 	end, ok := a.last()
 	if !ok {
 		return nil, nfs.ErrInval
 	}
 	if c.s.Grace(now) || c.s.othersReclaim() {
-		return nil, nfs.ErrGrace // there may be one that is to be reclaimed
+		return nil, nfs.ErrGrace // a lock that is not reclaimed yet may conflict
 	}
 	for {
 		holder, free := c.s.cfg.Locks.Probe(a.File, lock.Lock{
@@ -221,7 +273,10 @@ func (c *Client) TestLock(now time.Time, a *Lock) (*Denied, nfs.Status) {
 	}
 }
 
-// Unlock is LOCKU (section 18.12.3).
+// Unlock is LOCKU (RFC 8881 section 18.12.3). Any range is accepted, also a part of a lock, several
+// locks, or bytes that are not locked; NFS4ERR_LOCK_RANGE never occurs. LOCKU works in the grace
+// period. The stateid stays valid when its last range is unlocked. Otherwise a LOCKU followed by a
+// LOCK, which the client may send with the same stateid, would fail.
 func (c *Client) Unlock(a *Lock) (Stateid, nfs.Status) {
 	end, ok := a.last()
 	if !ok {

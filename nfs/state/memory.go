@@ -17,10 +17,22 @@ import (
 //	one stranger's host   1/4 of that
 //	one session           1/8 of what is left, by fewer slots and smaller replies
 //
-// Before anybody is refused, clients go that have not confirmed their ID, and those whose lease has
-// run out.
+// Before anybody is refused, clients end that have not confirmed their ID, and those whose lease
+// has run out (relieve).
+//
+// The bounds exist because EXCHANGE_ID needs no mount: every host that reaches the port can make
+// client records, each with an owner string of up to 1024 bytes (NFS4_OPAQUE_LIMIT), and after
+// CREATE_SESSION reply caches. A stranger is a caller that no export admits. Who is refused gets:
+//
+//	EXCHANGE_ID, CREATE_SESSION    DELAY
+//	SETCLIENTID, new open-owner    RESOURCE
+//	OPEN, LOCK                     DELAY
+//	delegation, asynchronous COPY  none; the OPEN succeeds, the COPY is synchronous
+//
+// The counters are atomic, and checked (room) before they are raised (charge), with no lock over
+// both. Concurrent requests can therefore exceed a bound by what each of them adds.
 
-// Costs in bytes; strings of the client are added.
+// Costs in bytes, with the entries of maps; strings of the client are added.
 const (
 	clientCost  = 2 << 10
 	sessionCost = 2 << 10
@@ -42,14 +54,14 @@ const (
 	clientsMin     = 1024 // but so many
 	slotsWanted    = 8    // before replies get smaller
 	cachedMin      = 2 << 10
-	relieveEvery   = time.Second
+	relieveEvery   = time.Second // at most one look at all clients in this time
 	unconfirmedAge = time.Second // before a client that is not confirmed goes
 )
 
 // memory counts.
 type memory struct {
-	limit, host, clients int64
-	all, strangers       atomic.Int64
+	limit, host, clients int64        // bounds: bytes, bytes of one host, clients of one host
+	all, strangers       atomic.Int64 // bytes now; strangers are a part of all
 	refused              atomic.Uint64
 	relieved             atomic.Int64 // when room was made, in nanoseconds of the Unix time
 
@@ -57,7 +69,9 @@ type memory struct {
 	hosts map[netip.Addr]*account
 }
 
-// account is a host's.
+// account is a host's. It is in memory.hosts as long as the host has a client; each client of the
+// host refers to it. A client stays in the account of the address that made it, whatever addresses
+// it uses later.
 type account struct {
 	key     netip.Addr
 	bytes   atomic.Int64
@@ -65,8 +79,8 @@ type account struct {
 	clients int64        // memory.mu guards it
 }
 
-// hostKey is a host: an address of IPv4, or a network of 64 bits, of which a host may have all
-// addresses.
+// hostKey is a host: an address of IPv4, or a network of 64 bits. A host of IPv6 may use all
+// addresses of its network, and would otherwise have as many accounts as it likes.
 func hostKey(a netip.Addr) netip.Addr {
 	const prefix = 64
 	if a.Is6() {
@@ -102,7 +116,8 @@ func (m *memory) leave(a *account) {
 	}
 }
 
-// peek is the account of a host as it is now.
+// peek is the account of a host as it is now. A host without clients gets an empty one that is not
+// in the table: a request that is refused leaves nothing behind.
 func (m *memory) peek(host netip.Addr) *account {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,9 +127,12 @@ func (m *memory) peek(host netip.Addr) *account {
 	return new(account)
 }
 
-// left is how many bytes more a host can have.
+// left is how many bytes more a host can have; below 0 if it has too much already, after a bound
+// was lowered or exceeded.
 func (m *memory) left(a *account, stranger bool) int64 {
 	all := m.limit
+	// The last eighth is for hosts with a confirmed client that an export admits. Hosts without one
+	// can fill the rest, and those at work can still open files.
 	if a.mounts.Load() == 0 {
 		all -= all / reservedPart
 	}
@@ -170,7 +188,9 @@ func (c *Client) enterAccount(host netip.Addr, stranger bool) bool {
 	return true
 }
 
-// leaveAccount gives back all that the client has, as it is no more. Call with mu held.
+// leaveAccount gives back all that the client has, as it is no more. From then on charge does
+// nothing, so a request that was under way cannot count against an account that has left the table.
+// A second call does nothing. Call with mu held.
 func (c *Client) leaveAccount() {
 	c.charge(-c.charged)
 	if c.left {
@@ -183,7 +203,8 @@ func (c *Client) leaveAccount() {
 	c.s.mem.leave(c.account)
 }
 
-// admitted notes that an export is for the client. Call with mu held.
+// admitted notes that an export is for the client: its bytes no longer count as those of strangers,
+// and its host counts as one with a mount. This is never taken back. Call with mu held.
 func (c *Client) admitted() {
 	if c.stranger {
 		c.count(-c.charged)
@@ -212,18 +233,25 @@ func costOf(what any) int64 {
 func (o *seqOwner) cost() int64 { return int64(ownerCost + len(o.Name)) }
 
 // full reports whether the client can have no further state, for an owner with a name so long. Who
-// asks is admitted by an export. Call with mu held.
+// asks is admitted by an export, as it has a file handle. Call with mu held.
 func (c *Client) full(owner int) bool {
 	c.admitted()
 	return len(c.states) >= c.s.cfg.States || !c.room(int64(stateCost+owner))
 }
 
-// cost is what a session takes at most. Replies are retained in memory of the allocator's sizes.
+// cost is what a session takes at most. Replies are retained in memory of the allocator's sizes, up
+// to an eighth more than asked for. MaxSlots and MaxCached are what the server grants, so the
+// product stays far below 2^63.
 func (ch *Channel) cost() int64 {
 	return sessionCost + int64(ch.MaxSlots)*(slotCost+int64(ch.MaxCached)*9/8)
 }
 
-// shrink makes a channel of a session cost no more than n, if that can be.
+// shrink makes a channel of a session cost no more than n, if that can be. CREATE_SESSION may grant
+// less than the client asks for (RFC 8881 section 18.36.3). First slots are halved down to 8, then
+// replies are cut to 2 KiB, then slots are halved down to 1.
+//
+// The Linux client refuses a session without a slot, and one with fewer operations than it asked
+// for (nfs4_verify_fore_channel_attrs). So one slot stays, and MaxOps is never changed.
 func (ch *Channel) shrink(n int64) {
 	for ch.cost() > n {
 		switch {
@@ -241,7 +269,11 @@ func (ch *Channel) shrink(n int64) {
 
 // relieve ends clients that have no claim to what they have, where a host is short of n bytes or
 // has too many clients: those that did not confirm their ID, and those whose lease has run out. It
-// looks at all clients, and therefore now and then. Call with no lock held.
+// looks at all clients, and therefore once a second at most. Of several callers the one that moves
+// the time in relieved does it. Call with no lock held: give writes the journal.
+//
+// If the host itself has too much, only its own clients end. If all hosts together have too much,
+// clients of every host do. except is the client that asks; it does not end.
 func (s *Server) relieve(now time.Time, a *account, stranger bool, n int64, except *Client) {
 	m := &s.mem
 	m.mu.Lock()

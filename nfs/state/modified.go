@@ -6,10 +6,20 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// What a client with a write delegation has not written yet it is asked for when another
-// one wants to know the size of the file (RFC 8881 section 10.4.3).
+// A client with a write delegation changes data and size without a call to the server. When another
+// client asks for the attributes, the server asks the first one by CB_GETATTR (RFC 8881 section
+// 10.4.3):
+//
+//	reader          server                        writer
+//	  |--GETATTR------>|--CB_GETATTR----------------->|
+//	  |                |<--change, size --------------|   or no answer: CB_RECALL
+//	  |<--attributes---|
+//
+// The answer has a size and a change attribute, but no times. The server makes the times up.
 
-// Writer is a client with a write delegation of a file, for others who look at the file.
+// Writer is a client with a write delegation of a file, and where to send CB_GETATTR. The
+// delegation may end while the callback is under way; a Writer stays valid, but its answer is of no
+// use then.
 type Writer struct {
 	Client *Client
 	File   lock.File
@@ -18,9 +28,12 @@ type Writer struct {
 	d *deleg
 }
 
-// Writer finds the client that knows better than the server what the attributes of a file
-// are, for another one, or, nil, somebody who is none. There is none if the delegation was
-// asked for already, or the client is silent.
+// Writer finds the client whose write delegation makes the server's attributes of a file
+// unreliable. by is the client that asks; nil: a client of another protocol. ok is false if there
+// is no such delegation. It is also false if the delegation is being recalled or the client's lease
+// has run out: then the caller waits for the recall, or ends that client, by Server.Free.
+//
+// Without write delegations, the common case, Writer reads one counter and takes no lock.
 func (s *Server) Writer(now time.Time, f lock.File, by *Client) (w Writer, ok bool) {
 	if s.delegs.writes.Load() == 0 {
 		return w, false
@@ -36,13 +49,18 @@ func (s *Server) Writer(now time.Time, f lock.File, by *Client) (w Writer, ok bo
 	return w, false
 }
 
-// ctimeGrain is how far a file system's clock may be behind in a change time.
+// ctimeGrain is how far the clock by which a file system stamps change times may be behind. Linux
+// uses the time of the last timer tick: up to 10 ms ago with 100 ticks in a second.
 const ctimeGrain = 20 * time.Millisecond
 
-// Change is the change attribute to be told of a file whose own is actual, when its
-// client says that it is seen. If the client has changed the file, that is another one
-// each time, as it may have done so again meanwhile, and it is a time in nanoseconds
-// that a write to come is not before.
+// Change returns the change attribute to report for the file. actual is that of the file system,
+// seen the one in the client's answer.
+//
+// If seen is the change attribute of the grant, the client has changed nothing, and actual is
+// right. Otherwise the client has changed the file, and may have done so again since the last
+// answer: each call returns a greater value (RFC 8881 section 10.4.3). The value is also a time, in
+// Unix nanoseconds. It is not later than the change time that the file system gives to the client's
+// next WRITE, so that the attributes do not run backwards when the client returns the delegation.
 func (w *Writer) Change(now time.Time, actual, seen uint64) (change uint64, modified bool) {
 	sh := w.Client.s.shardOfFile(w.File)
 	sh.mu.Lock()

@@ -9,12 +9,18 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// Offload is a COPY that goes on after it was answered (RFC 7862 section 4.8). Its
-// stateid is the client's until it has answered the callback that tells of the end, or
-// has asked that the copy be stopped. Whoever copies calls Add and then Finish, looks at
-// Gone and Silent on the way, and calls Drop when the client has heard of the end.
+// Offload is a COPY that goes on after it was answered (RFC 7862 section 4.8). Its stateid is valid
+// until the client has answered CB_OFFLOAD, or has sent OFFLOAD_CANCEL. The goroutine that copies
+// calls Add and then Finish, looks at Gone and Silent on the way, and calls Drop when the client
+// has answered CB_OFFLOAD.
 //
-// It counts as a state of its client, who cannot be destroyed before it has ended.
+//	copying --Finish--> done --CB_OFFLOAD answered, Drop--> ended
+//	   |                 |
+//	   +--Drop: OFFLOAD_CANCEL, end of the client--> ended; the goroutine still calls Finish
+//
+// An Offload counts as a state of its client. So DESTROY_CLIENTID is answered CLIENTID_BUSY before
+// it has ended, and its bytes are charged to the client's host. It does not refer to the open of
+// the file: the client may close the file before the copy ends.
 type Offload struct {
 	Client *Client
 	// File is the file that is written.
@@ -22,9 +28,9 @@ type Offload struct {
 	// Origin is the COPY, whose reply the callback may overtake.
 	Origin Origin
 
-	num    uint32
-	copied atomic.Uint64
-	gone   chan struct{} // closed by Drop
+	num    uint32        // among the states of the client
+	copied atomic.Uint64 // bytes
+	gone   chan struct{} // closed by Drop, with the client's mu held
 	done   chan struct{} // closed by Finish
 
 	status nfs.Status // read when done is closed
@@ -33,8 +39,10 @@ type Offload struct {
 // offloadSeq is the seqid of every copy stateid: it is never 0, and nothing changes it.
 const offloadSeq = 1
 
-// Offload makes the stateid of a COPY. It reports false if the client cannot be called,
-// or there are too many of them: the copy has to be made at once then.
+// Offload makes the stateid of a COPY. It reports false if the client cannot be called, or there
+// are too many copies. The server then copies before the reply, as it may for any COPY (RFC 7862
+// section 15.2.3). The Linux client waits for CB_OFFLOAD after an asynchronous reply: if the
+// callback cannot reach it, the application hangs in copy_file_range.
 func (c *Client) Offload(f lock.File, from Origin) (*Offload, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,6 +50,7 @@ func (c *Client) Offload(f lock.File, from Origin) (*Offload, bool) {
 	if c.dead || len(c.offloads) >= s.cfg.ClientOffloads || c.full(0) || !c.calledBack42() {
 		return nil, false
 	}
+	// Counted before the comparison: clients with different mu cannot exceed the bound together.
 	if s.offloads.Add(1) > int64(s.cfg.Offloads) {
 		s.offloads.Add(-1)
 		return nil, false
@@ -64,8 +73,8 @@ func (c *Client) addOffload(o *Offload) {
 	c.offloads[o.num] = o
 }
 
-// calledBack42 reports whether the client can be called with what minor version 2 has.
-// Call with mu held.
+// calledBack42 reports whether the client has answered a callback on a session of minor version 2:
+// CB_OFFLOAD does not exist in version 4.1. Call with mu held.
 func (c *Client) calledBack42() bool {
 	for _, x := range c.sessions {
 		if x.Minor >= 2 && x.Back != nil && x.Back.Usable() && x.Back.Status().Proven {
@@ -75,7 +84,10 @@ func (c *Client) calledBack42() bool {
 	return false
 }
 
-// FindOffload finds the copy of a stateid, which writes a file.
+// FindOffload finds the copy of a stateid, which writes a file, for OFFLOAD_STATUS and
+// OFFLOAD_CANCEL (RFC 7862 sections 15.9 and 15.8). The whole stateid must be equal: a seqid of 0,
+// which names the current one elsewhere, is not taken for one here. Any other stateid, as well as
+// one of a copy that has ended, is BAD_STATEID.
 func (c *Client) FindOffload(id Stateid, f lock.File) (*Offload, nfs.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,7 +106,8 @@ func (o *Offload) ID() Stateid { return o.id() }
 // Add counts bytes that were copied.
 func (o *Offload) Add(n uint64) { o.copied.Add(n) }
 
-// Finish says that nothing more is copied, and why. It is called once.
+// Finish says that nothing more is copied, and why. It is called once; a second call panics. The
+// status is written before done is closed, and read after that.
 func (o *Offload) Finish(st nfs.Status) {
 	o.status = st
 	close(o.done)
@@ -113,7 +126,8 @@ func (o *Offload) Progress() (n uint64, done bool, st nfs.Status) {
 	}
 }
 
-// Drop ends the stateid. It may be called more than once, by anybody.
+// Drop ends the stateid. It may be called more than once, by anybody. It does not wait for the
+// goroutine that copies; who needs that waits for Done.
 func (o *Offload) Drop() {
 	c := o.Client
 	c.mu.Lock()
@@ -133,11 +147,12 @@ func (c *Client) dropOffload(o *Offload) {
 	close(o.gone)
 }
 
-// Gone is closed when nobody wants to know any more what becomes of the copy.
+// Gone is closed when the stateid has ended: nothing more should be copied, and no CB_OFFLOAD sent.
 func (o *Offload) Gone() <-chan struct{} { return o.gone }
 
-// Silent says of how the client keeps silent whether nothing more should be copied for
-// it, and whether it need not be told of the end.
+// Silent compares the time since the client's last request with its lease. stop: more than one
+// lease, so nothing more should be copied. forget: more than four leases, so CB_OFFLOAD need not be
+// sent any more. Between the two the client may come back and learn how many bytes were copied.
 func (o *Offload) Silent(now time.Time) (stop, forget bool) {
 	lease := int64(o.Client.s.cfg.Lease)
 	silent := now.UnixNano() - o.Client.renewed.Load()

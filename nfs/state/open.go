@@ -9,36 +9,40 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// Bits of share_access and share_deny.
+// Bits of share_access and share_deny (RFC 8881 section 9.7). The decoder of OPEN has
+// removed the flags for delegations in the upper bits of share_access.
 const (
 	Read  = 1
 	Write = 2
 	Both  = Read | Write
 )
 
-// openKey tells an open, or the locks, of a client: there is one of an owner for
-// each file.
+// openKey identifies an open, or a lock stateid, among those of one client. An owner has at most
+// one of each for a file: a second OPEN of an open-owner changes its first one (RFC 8881 section
+// 9.8). Owner is the opaque string of the client and may contain any bytes.
 type openKey struct {
 	Owner string
 	File  lock.File
 }
 
-// open is an open of a file by an open-owner. Its client's mu guards it, but the
-// reservation, which others look at, is changed with the file's shard held too.
+// open is an open of a file by an open-owner. The client's mu guards the fields. Share is also read
+// by requests of other clients, which lock the shard of the file only. So a change of Share takes
+// both locks, and one of them is enough to read Share.
 type open struct {
 	c   *Client
 	Key openKey
-	Num uint32
-	Seq uint32
-	by  *seqOwner // of version 4.0
-	// Pinned: Config.Unpin is called when it ends.
+	Num uint32    // key in Client.states; never 0
+	Seq uint32    // seqid of the stateid; never 0 once the client has the stateid
+	by  *seqOwner // the open-owner in version 4.0, else nil
+	// Pinned: Config.Unpin is called when the open ends.
 	Pinned bool
 	Share  reservation
 	Locks  []*locks
 }
 
-// reservation is what an open has reserved, and the modes of the OPENs that made it
-// so, as bits: OPEN_DOWNGRADE may go back to a union of those and nothing else.
+// reservation is the share reservation of an open. Access and Deny are the unions over all OPENs.
+// Bit m of Accesses is set if some OPEN had share_access m (1 to 3); bit m of Denials if some OPEN
+// had share_deny m (0 to 3). OPEN_DOWNGRADE needs the single modes (RFC 8881 section 18.18.3).
 type reservation struct {
 	Access, Deny      uint8
 	Accesses, Denials uint8
@@ -49,7 +53,7 @@ func (r *reservation) conflicts(access, deny uint8) bool {
 	return access&r.Deny != 0 || deny&r.Access != 0
 }
 
-// Open are the arguments of an OPEN, or what is to be opened of it.
+// Open are the arguments of an OPEN whose file has been found or created.
 type Open struct {
 	Owner        []byte
 	File         lock.File
@@ -67,7 +71,7 @@ type Open struct {
 type Opened struct {
 	ID  Stateid
 	New bool
-	// Confirm: it has to be confirmed, in version 4.0.
+	// Confirm: the client must send OPEN_CONFIRM (version 4.0: OPEN4_RESULT_CONFIRM).
 	Confirm bool
 
 	o       *open
@@ -75,7 +79,17 @@ type Opened struct {
 	prevSeq uint32
 }
 
-// Open opens a file, or adds to an open of the same owner (section 9.8).
+// Open opens a file, or adds to an open of the same owner (RFC 8881 section 9.8). The client enters
+// the list of clients that may reclaim, on stable storage, before it has its first open: after a
+// crash the server would refuse the reclaim of a client that it does not know.
+//
+//	EXPIRED           the client has ended
+//	GRACE, NO_GRACE   see admit
+//	SHARE_DENIED      another open or protocol conflicts, and its client has a lease
+//	RECLAIM_CONFLICT  the same, for a reclaim
+//	DELAY             a recall is under way, no room, or the list cannot be written
+//
+// Each turn of the loop ends a client with an expired lease, revokes a delegation, or returns.
 func (c *Client) Open(now time.Time, a *Open) (Opened, nfs.Status) {
 	if st := c.admit(now, a.Reclaim); st != nfs.OK {
 		return Opened{}, st
@@ -103,7 +117,9 @@ func (c *Client) Open(now time.Time, a *Open) (Opened, nfs.Status) {
 	}
 }
 
-// admit decides whether the client may open or lock, or reclaim, anything now.
+// admit decides whether the client may open, lock or reclaim anything now (RFC 8881 section 8.4.2,
+// RFC 7530 section 9.6.2). A client of version 4.1 or later gets GRACE for a new open until it has
+// sent RECLAIM_COMPLETE, even after the grace period (RFC 8881 section 18.51.3).
 func (c *Client) admit(now time.Time, reclaim bool) nfs.Status {
 	c.mu.Lock()
 	dead, complete := c.dead, c.complete
@@ -119,6 +135,9 @@ func (c *Client) admit(now time.Time, reclaim bool) nfs.Status {
 	return nfs.OK
 }
 
+// open is one attempt of Open. victim is a client with an expired lease whose open conflicts, k are
+// delegations that conflict. The caller deals with both after open has released mu: each of them
+// may take the mu of another client, and no goroutine locks two clients at a time.
 func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim *Client, k clash) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,7 +184,8 @@ func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim
 	return res, nfs.OK, nil, k
 }
 
-// Revert takes back what Open did, if nothing has been done with it since.
+// Revert undoes Open when a later step of the same OPEN fails, such as truncation. It does nothing
+// if another request has changed the open meanwhile: that request's client relies on the result.
 func (c *Client) Revert(r *Opened) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,7 +217,7 @@ func (s *Server) share(
 		if !other.Share.conflicts(access, deny) {
 			continue
 		}
-		// Those of clients that are there come first: they are not to be undone.
+		// A client with a lease decides. Clients without are ended only if none with a lease denies.
 		if denier = other.c; !denier.expired(now) {
 			return denier, false, k
 		}
@@ -208,7 +228,7 @@ func (s *Server) share(
 	if denier != nil {
 		return denier, false, k
 	}
-	// What the owner has open already was compared when it was opened.
+	// Delegations are recalled for the new modes only: earlier OPENs have recalled for theirs.
 	k = sh.clash(now, o.Key.File, o.c, access&Write != 0 || deny != 0, s.cfg.Lease)
 	if k.any() {
 		return nil, false, k
@@ -268,7 +288,9 @@ func (c *Client) dropOpen(o *open) {
 	}
 }
 
-// Close is CLOSE (section 18.2.3). Locks that are left go too.
+// Close is CLOSE (RFC 8881 section 18.2.3). The section lets a server refuse with LOCKS_HELD; this
+// server releases the remaining locks. Another server call would be needed otherwise, at a time
+// when the process that owned the locks may be gone.
 func (c *Client) Close(id Stateid, f lock.File) nfs.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -279,7 +301,9 @@ func (c *Client) Close(id Stateid, f lock.File) nfs.Status {
 	return st
 }
 
-// Downgrade is OPEN_DOWNGRADE (section 18.18.3).
+// Downgrade is OPEN_DOWNGRADE (RFC 8881 section 18.18.3, RFC 7530 section 16.19). The new modes
+// must be unions of modes of earlier OPENs, else INVAL: after OPEN(Both) alone, Read is no such
+// union.
 func (c *Client) Downgrade(id Stateid, f lock.File, access, deny uint32) (Stateid, nfs.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -310,8 +334,8 @@ func (c *Client) Downgrade(id Stateid, f lock.File, access, deny uint32) (Statei
 	return c.stateid(o.Num, o.Seq), nfs.OK
 }
 
-// DropExport ends the opens and locks of an export that is no longer served. Its
-// clients find out by their file handles.
+// DropExport ends the opens, locks and delegations of an export that is no longer served. Clients
+// learn of that by NFS4ERR_STALE for their file handles.
 func (s *Server) DropExport(export uint32) {
 	s.sweepForeign(func(f lock.File, _ *foreign) bool { return f.Export == export })
 	for _, c := range s.clientList() {
@@ -330,8 +354,9 @@ func (s *Server) DropExport(export uint32) {
 	}
 }
 
-// IO checks the stateid of a READ, a WRITE, or what is like one. A file that is open
-// for writing only may be read: a client has to, to change a part of a page.
+// IO checks the stateid of an operation on data, such as READ, WRITE or a SETATTR of the size. A
+// file that is open for writing only may be read (RFC 8881 section 9.1.2): a client reads a page
+// before it changes a part of the page. A lock stateid has the modes of its open.
 func (c *Client) IO(now time.Time, id Stateid, f lock.File, write bool) nfs.Status {
 	if id == Anonymous || id == Bypass {
 		return c.s.anonymous(now, f, write, id == Bypass)
@@ -358,10 +383,11 @@ func (c *Client) IO(now time.Time, id Stateid, f lock.File, write bool) nfs.Stat
 	return nfs.OK
 }
 
-// anonymous checks what is done without an open against the reservations.
+// anonymous checks an operation with a special stateid against the share reservations of all. A
+// READ with Bypass passes them, a WRITE with Bypass is like Anonymous (RFC 8881 section 8.2.3).
 func (s *Server) anonymous(now time.Time, f lock.File, write, bypass bool) nfs.Status {
 	if s.Grace(now) {
-		return nfs.ErrGrace // it may be reserved by somebody who has not reclaimed it yet
+		return nfs.ErrGrace // a client may not have reclaimed its reservation yet
 	}
 	if bypass && !write {
 		return nfs.OK

@@ -6,10 +6,22 @@ import (
 	"time"
 )
 
-// idleMax is how many open-owners without an open are kept for each client.
+// A client of version 4.0 has these tables of its owners:
+//
+//	openOwners   every open-owner, by name
+//	idle         open-owners without an open: reap ends them after a lease
+//	pending      open-owners with an unconfirmed open: reap ends the open after a lease
+//	closed       by the number of the stateid that the owner has closed last
+//	lockOwners   every lock-owner, by name; each has a lock stateid
+//
+// Memory: an owner counts as ownerCost and its name from entry to end, whether it has an open or
+// not. An open-owner has at most one answer in its cache.
+
+// idleMax bounds the open-owners without an open of each client.
 const idleMax = 512
 
-// addOpenOwner enters an open-owner that has nothing open. Call with mu held.
+// addOpenOwner enters an open-owner without an open. The caller has checked that there is room.
+// Call with mu held.
 func (c *Client) addOpenOwner(o *seqOwner) {
 	o.c, o.open = c, true
 	c.v40.openOwners[o.Name] = o
@@ -17,14 +29,16 @@ func (c *Client) addOpenOwner(o *seqOwner) {
 	c.charge(o.cost())
 }
 
-// addLockOwner enters a lock-owner. Call with mu held.
+// addLockOwner enters a lock-owner. The caller calls lockedBy next: a lock-owner without a lock
+// stateid would never end. Call with mu held.
 func (c *Client) addLockOwner(o *seqOwner) {
 	o.c, o.locks = c, make(map[*locks]struct{})
 	c.v40.lockOwners[o.Name] = o
 	c.charge(o.cost())
 }
 
-// openedBy links an open to its open-owner. Call with mu held.
+// openedBy links a new open to its open-owner. If the owner is not confirmed, the open is on trial:
+// it ends when the owner sends another OPEN instead of OPEN_CONFIRM. Call with mu held.
 func (c *Client) openedBy(o *open, by *seqOwner) {
 	o.by = by
 	if !by.Confirmed {
@@ -33,7 +47,7 @@ func (c *Client) openedBy(o *open, by *seqOwner) {
 	c.use(by)
 }
 
-// lockedBy links a lock stateid to its lock-owner. Call with mu held.
+// lockedBy links a new lock stateid to its lock-owner. Call with mu held.
 func (c *Client) lockedBy(l *locks, by *seqOwner) {
 	l.by = by
 	by.locks[l] = struct{}{}
@@ -54,7 +68,9 @@ func (c *Client) settled(o *seqOwner) {
 	}
 }
 
-// use and unuse count the states of an owner. Call with mu held.
+// use and unuse count the states of an owner. The last unuse ends a lock-owner: without a lock
+// stateid no late request of the owner can do harm (RFC 7530 section 9.1.10). An open-owner becomes
+// idle. Call with mu held.
 func (c *Client) use(o *seqOwner) {
 	o.uses++
 	if o.open {
@@ -74,14 +90,16 @@ func (c *Client) unuse(o *seqOwner) {
 	}
 }
 
-// cancel ends the open that an open-owner has not confirmed. Call with mu held.
+// cancel ends the open on trial of an open-owner, if there is one. Call with mu held.
 func (c *Client) cancel(o *seqOwner) {
 	if o.trial != nil {
 		c.dropOpen(o.trial)
 	}
 }
 
-// forget ends an open-owner. Call with mu held.
+// forget ends an open-owner without an open. The next OPEN of the same name makes a new owner, and
+// the client must confirm it. gone makes requests that wait for the turn look again. Call with mu
+// held.
 func (c *Client) forget(o *seqOwner) {
 	if !o.gone {
 		c.charge(-o.cost())
@@ -99,6 +117,8 @@ func (c *Client) forget(o *seqOwner) {
 func (c *Client) reap(now time.Time) {
 	v, at := c.v40, now.UnixNano()
 	if at-v.Reaped > int64(c.s.cfg.Lease)/2 {
+		// reap runs for each new owner. The walks below cost too much for that: two in a lease are
+		// enough.
 		v.Reaped = at
 		for o := range v.pending {
 			if o.busy == 0 && at-o.Used > int64(c.s.cfg.Lease) {
@@ -120,6 +140,7 @@ func (c *Client) reap(now time.Time) {
 			list = append(list, o)
 		}
 	}
+	// Half of them at once: the next idleMax/2 new owners need no sort.
 	slices.SortFunc(list, func(a, b *seqOwner) int { return cmp.Compare(a.Used, b.Used) })
 	for _, o := range list[:(len(list)+1)/2] {
 		c.forget(o)

@@ -8,28 +8,48 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// Callback is how a client of version 4.0 wants to be called (cb_client4, clientaddr4).
+// Callback is how a client of version 4.0 wants to be called. It is a part of the arguments of
+// SETCLIENTID (RFC 7530 section 16.33.2):
+//
+//	cb_client4      cb_program  netid<>  address<>
+//	callback_ident
+//
+// The address is what the client claims. Connecting to any address would let a client direct the
+// server at other hosts. So package nfs4 sets To only if the address is the one that SETCLIENTID
+// came from; the port is the client's choice.
 type Callback struct {
-	Program uint32
-	Ident   uint32 // callback_ident
-	Netid   string
-	Addr    string // universal address
+	Program uint32 // RPC program of the client's callback service
+	Ident   uint32 // callback_ident, repeated in each CB_COMPOUND
+	Netid   string // such as tcp, tcp6 or rdma
+	Addr    string // universal address: h1.h2.h3.h4.p1.p2, the port in the last two
 	// To is that address, if the server may connect to it; else it is not valid.
 	To   netip.AddrPort
 	Cred *rpc.Cred
 }
 
-// Path is how the server calls a client of version 4.0: by a connection of its own, with
-// nothing that tells a request that is sent again, and no order. It sends nothing. Its
-// methods may be called from any goroutine, and of a nil Path; its lock is taken last.
+// Path is how the server calls a client of version 4.0: by a connection of its own. There are no
+// slots and no sequence numbers, so the client cannot tell a callback that is sent again, and
+// several may arrive in any order. A Path sends nothing: package nfs4 does, and reports the outcome
+// by Answered.
+//
+//	unknown --answer--> proven --no answer--> down --probe answered--> proven
+//	   |                                        ^
+//	   +--no answer-----------------------------+
+//
+// Only a client with a proven path gets new delegations. RENEW is answered CB_PATH_DOWN if the
+// client has delegations, and its path is down or missing (RFC 7530 section 16.28).
+//
+// SETCLIENTID with another callback makes a new Path; recalls under way finish on the old one. The
+// methods may be called from any goroutine, and usable and Probe of a nil Path. The lock is taken
+// last.
 type Path struct {
 	Callback
 	Caller rpc.Caller
 
 	mu     sync.Mutex
 	state  pathState
-	asking bool
-	asked  time.Time
+	asking bool      // a probe is in flight
+	asked  time.Time // when the last probe began
 }
 
 type pathState uint8
@@ -40,8 +60,8 @@ const (
 	pathDown
 )
 
-// SetPath gives a client another path than before, or, nil, none. The path of before is
-// not used again.
+// SetPath replaces the path of a client; nil: the client cannot be called. The connection of the
+// old path is not closed here: its Caller belongs to who made it.
 func (c *Client) SetPath(p *Path) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +90,8 @@ func (c *Client) Callback() Callback { return c.calledAt() }
 // Minor0 reports whether the client is one of version 4.0.
 func (c *Client) Minor0() bool { return c.v40 != nil }
 
-// usable reports whether the client may be called, and whether it is known to answer.
+// usable reports whether the client may be called, and whether it is known to answer. An untried
+// path is live and not proven.
 func (p *Path) usable() (live, proven bool) {
 	if p == nil {
 		return false, false
@@ -80,8 +101,9 @@ func (p *Path) usable() (live, proven bool) {
 	return p.state != pathDown, p.state == pathProven
 }
 
-// Probe reports, to one at a time, that somebody should find out whether the client
-// answers: it is not known, or it did not the last time, which is long ago.
+// Probe reports whether the caller should send CB_NULL now. That is so if no answer is known, or if
+// the path has been down for long since the last probe. One probe at a time is in flight: the
+// caller must end it by Answered, or there is never another.
 func (p *Path) Probe(now time.Time, long time.Duration) bool {
 	if p == nil {
 		return false
@@ -95,7 +117,9 @@ func (p *Path) Probe(now time.Time, long time.Duration) bool {
 	return true
 }
 
-// Answered notes whether the client has answered, to a probe or a callback.
+// Answered notes whether the client has answered, to a probe or a callback. ok says that the client
+// has accepted the RPC call, whatever the status of the operations in its reply. One call without
+// such a reply takes the path down; the client gets no delegations until another one succeeds.
 func (p *Path) Answered(ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,20 +2,28 @@ package state
 
 import "time"
 
-// Before there is no more room for delegations clients are asked to return some, those
-// of their choice (RFC 8881 section 20.6). Only when they do not is none given.
+// CB_RECALL_ANY asks a client to return delegations of its choice (RFC 8881 section 20.6). The
+// server sends it before there is no more room. A client that returns none gets no new ones at the
+// bound.
+//
+//	delegations        of the client                   of all clients
+//	from 7/8 of bound  this client, down to 6/8        the client with most, down to 6/8 of its own
+//	at the bound       none is granted                 none is granted
+//
+// The margin gives clients time to answer: until then grants continue. Nothing is revoked for want
+// of room.
 
 const (
-	// crowdedParts of eight of a bound are when they are asked, keepParts how many they
-	// may keep.
+	// crowdedParts, in eighths of a bound, is from when on clients are asked. mostParts, in eighths
+	// too, is how many the client may keep.
 	crowdedParts = 7
 	mostParts    = 6
-	// reliefAgain is how long a client is given before it is asked again.
+	// reliefAgain is the least time between two CB_RECALL_ANYs to one client.
 	reliefAgain = 10 * time.Second
 )
 
-// crowded reports whether there are nearly as many delegations, of the client or of all,
-// as there may be. Call with mu held.
+// crowded reports whether there are nearly as many delegations, of the client or of all, as there
+// may be. Revoked ones do not count. Call with mu held.
 func (c *Client) crowded() bool { return c.crowd() || c.s.crowd() }
 
 func (c *Client) crowd() bool { return len(c.delegs)*8 >= c.s.cfg.ClientDelegations*crowdedParts }
@@ -24,14 +32,20 @@ func (s *Server) crowd() bool {
 	return s.delegs.all.Load()*8 >= int64(s.cfg.Delegations)*crowdedParts
 }
 
-// Relief is a client that is to be asked to keep no more than so many delegations.
+// Relief is a client that is to be asked to keep no more than Most delegations
+// (craa_objects_to_keep).
 type Relief struct {
 	Client *Client
 	Most   int
 }
 
-// Relief says who is to be asked when a client has come near a bound. If it is that of
-// all, it is the client that has most.
+// Relief lists the clients to ask, none to two, after c has come near a bound. For the bound of all
+// it chooses the client that has most, and not c: otherwise one client could take all room, and the
+// others would be asked for what they use. Clients whose lease has run out are not asked, as they
+// would not answer.
+//
+// It looks at every client when all are near the bound. mayRelieve bounds the callbacks and not
+// this walk. One mu at a time is held. Call with no lock held.
 func (s *Server) Relief(now time.Time, c *Client) (list []Relief) {
 	c.mu.Lock()
 	if c.crowd() && c.mayRelieve(now) {
@@ -61,7 +75,8 @@ func (s *Server) Relief(now time.Time, c *Client) (list []Relief) {
 	return list
 }
 
-// mayRelieve reports whether the client was not asked just before. Call with mu held.
+// mayRelieve reports whether the client was not asked in the last reliefAgain, and notes the time.
+// The caller sends the callback then. Call with mu held.
 func (c *Client) mayRelieve(now time.Time) bool {
 	if c.relieved != 0 && now.UnixNano()-c.relieved < int64(reliefAgain) {
 		return false
@@ -70,7 +85,10 @@ func (c *Client) mayRelieve(now time.Time) bool {
 	return true
 }
 
-// Want gives the client a delegation of a file that it has not opened.
+// Want is WANT_DELEGATION (RFC 8881 section 18.49.3): a delegation of a file that the client need
+// not have open. The checks are those of an OPEN: the delegation is a state, so the client must be
+// in the list of clients that may reclaim before it gets one. err is a grace status, or EXPIRED;
+// without a delegation for any other reason err is nil and why says the reason.
 func (c *Client) Want(now time.Time, a *Delegate) (Delegated, WhyNot, error) {
 	if st := c.admit(now, a.Reclaim); st != 0 {
 		return Delegated{}, WhyResource, st

@@ -19,15 +19,27 @@ func damaged(format string, args ...any) error {
 
 // Bounds of a session in a snapshot. gob itself allocates no more than the stream has bytes for.
 const (
-	savedSlotsMax = 1 << 16
-	savedReplyMax = 1 << 24
+	savedSlotsMax = 1 << 16 // slots of one session
+	savedReplyMax = 1 << 24 // bytes of one cached reply
 )
 
-// restorer restores a snapshot. No lock is taken: the server is not in use yet.
+// restorer restores a snapshot. Locks are taken only where a function that Restore shares with the
+// running server takes them: nothing else uses the server yet.
+//
+// The order within a client follows the links between its states:
+//
+//	owners of version 4.0   their seqids and cached answers
+//	opens, lock stateids    link to the owners
+//	lock-owners             checked: each has a lock stateid
+//	delegations
+//	sessions                callbacks in their slots link to delegations
+//	copies                  need a session to call back
+//
+// The opens, slots and owners that gob has decoded become those of the server. Nothing is copied.
 type restorer struct {
 	s     *Server
 	funcs RestoreFuncs
-	delta time.Duration // from the clock of the old process to that of this one
+	delta time.Duration // clock of this process minus clock of the old one, at the handover
 }
 
 // shift moves a time in Unix nanoseconds to the clock of this process; 0 means never.
@@ -38,6 +50,7 @@ func (r *restorer) shift(at int64) int64 {
 	return at + int64(r.delta)
 }
 
+// shiftTime is shift for a time.Time; the zero time means never.
 func (r *restorer) shiftTime(at time.Time) time.Time {
 	if at.IsZero() {
 		return at
@@ -46,7 +59,15 @@ func (r *restorer) shiftTime(at time.Time) time.Time {
 }
 
 // Restore makes a server without clients go on from a snapshot: with the same boot, grace period
-// and clients. The lock table has been restored before. After an error the server must not be used.
+// and clients. Client IDs, session IDs and stateids stay valid, so clients notice nothing but a
+// pause. The lock table has been restored before.
+//
+// After an error the server must not be used: a part of the snapshot is in its tables. The
+// successor then exits, and the old process, which still has all of its state, resumes.
+//
+// The snapshot is checked like input from outside. A wrong one must not make the successor panic
+// later, grant conflicting delegations, or keep state that nothing ever ends. recover covers what
+// the checks do not, such as a panic of gob.
 func (s *Server) Restore(data []byte, now time.Time, funcs RestoreFuncs) (err error) {
 	if len(s.clients) > 0 {
 		return errors.New("state of version 4 can be handed over to a server without clients only")
@@ -72,7 +93,7 @@ func (s *Server) Restore(data []byte, now time.Time, funcs RestoreFuncs) (err er
 			return damaged("%v", err)
 		}
 		if x.ID == 0 {
-			break
+			break // the end mark; Decode reports an error if the stream was cut before it
 		}
 		if err := r.client(&x); err != nil {
 			return fmt.Errorf("client %#016x: %w", x.ID, err)
@@ -84,6 +105,12 @@ func (s *Server) Restore(data []byte, now time.Time, funcs RestoreFuncs) (err er
 	return nil
 }
 
+// server restores what belongs to no client: the boot number, counters, reservations of other
+// protocols, and the grace period.
+//
+// The boot number of the configuration is dropped for that of the old process: with another one all
+// IDs and stateids of the clients would be stale. The limits of the configuration stay. A client
+// that exceeds a lower limit keeps its state and gets nothing new.
 func (r *restorer) server(x *savedServer) error {
 	s := r.s
 	if x.Boot == 0 || x.Boot == 1<<32-1 || len(x.Lapsed) > lapsedMax {
@@ -118,12 +145,19 @@ func (r *restorer) server(x *savedServer) error {
 	}
 	clear(g.list)
 	for _, owner := range x.Grace.List {
-		g.list[owner] = nil // until its client is restored
+		g.list[owner] = nil // until its client is restored, see client
 	}
 	g.on.Store(x.Grace.On)
 	return nil
 }
 
+// client restores a client record and its states. No limit on memory or on the clients of a host
+// applies: the old process has granted all of this, and refusing it now would be a loss of state.
+// The first address of the binding decides which host the memory is charged to, as it did for the
+// old process unless join has dropped that address since.
+//
+// Each owner string has one confirmed and one unconfirmed record at most. A second one is damage:
+// the first would never be found by its owner string again.
 func (r *restorer) client(x *savedClient) error {
 	s := r.s
 	n := uint32(x.ID)

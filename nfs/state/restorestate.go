@@ -6,7 +6,12 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// enter gives a state the number that it had.
+// The functions of this file restore one state each. A state from the snapshot has no links: c, by,
+// open and the entries in the maps of client and shard are made here. What a function rejects is
+// always something that Snapshot cannot have written.
+
+// enter gives a state the number that it had, and charges its memory. The number is the last part
+// of the stateid: two states with one number could not be told apart, and 0 is never given out.
 func (c *Client) enter(num uint32, f lock.File, what any) error {
 	if num == 0 || c.states[num] != nil || f.Handle.Len == 0 {
 		return damaged("state number %d twice, or without a file", num)
@@ -17,6 +22,9 @@ func (c *Client) enter(num uint32, f lock.File, what any) error {
 }
 
 // open takes over an open with its lock stateids, as gob has made them.
+//
+// Pinned survives only if this process can unpin. Access and deny bits beyond Both have no meaning
+// and are cut off.
 func (r *restorer) open(c *Client, o *open) error {
 	if c.opens[o.Key] != nil {
 		return damaged("an open twice")
@@ -28,15 +36,17 @@ func (r *restorer) open(c *Client, o *open) error {
 	o.Share.Access, o.Share.Deny = o.Share.Access&Both, o.Share.Deny&Both
 	if c.v40 != nil {
 		by := c.v40.openOwners[o.Key.Owner]
-		if by == nil || by.trial != nil {
+		if by == nil || by.trial != nil { // OPEN_CONFIRM confirms one open, see seqOwner
 			return damaged("an open without its owner, or a second one of an unconfirmed owner")
 		}
 		c.openedBy(o, by)
 	}
 	c.opens[o.Key] = o
+	// The reservation is entered without a check for conflicts: the old process has made that check.
 	sh := r.s.shardOfFile(o.Key.File)
 	sh.m[o.Key.File] = append(sh.m[o.Key.File], o)
 	r.s.shares.changed(0, o.Share.Deny)
+	// The ranges of a lock stateid are in the lock table already. l.Any came with the snapshot.
 	for _, l := range o.Locks {
 		if l.Key.File != o.Key.File || c.locks[l.Key] != nil {
 			return damaged("a lock stateid of another file, or twice")
@@ -57,6 +67,14 @@ func (r *restorer) open(c *Client, o *open) error {
 	return nil
 }
 
+// deleg restores a delegation. A revoked one is nothing but a stateid that waits for FREE_STATEID.
+//
+// A CB_RECALL that was in flight is not in flight here: calling is false. Its request is a callback
+// in a slot of the session, which is sent again from there (back). Without one the next conflicting
+// request sends CB_RECALL again. The time until the revocation goes on.
+//
+// The lease of the host's kernel belonged to a descriptor of the old process. It is taken again; if
+// that fails, programs of the host no longer cause a recall, and the delegation stays.
 func (r *restorer) deleg(c *Client, x savedDeleg) error {
 	s := r.s
 	d := &deleg{c: c, delegRecord: x.Record}
@@ -83,6 +101,12 @@ func (r *restorer) deleg(c *Client, x savedDeleg) error {
 	return nil
 }
 
+// session restores a session with its reply cache. The cache must survive: a client that resends a
+// request over the upgrade gets the cached reply, and a second execution of a REMOVE or RENAME
+// would answer an error (RFC 8881 section 2.10.6.1). No slot is busy, see Snapshot.
+//
+// x.Slots has the slots that were used, from slot 0 on. Fore is what CREATE_SESSION granted, and is
+// charged in full.
 func (r *restorer) session(c *Client, x savedSession) error {
 	s := &Session{ID: x.ID, Client: c, Minor: x.Minor, Fore: x.Fore, slots: x.Slots}
 	if r.s.Session(s.ID) != nil || x.Fore.MaxSlots > savedSlotsMax || len(x.Slots) > int(x.Fore.MaxSlots) {
@@ -105,6 +129,17 @@ func (r *restorer) session(c *Client, x savedSession) error {
 	return nil
 }
 
+// back restores a backchannel. Connections that the successor did not get are left out. If none is
+// left, the client binds one again after the flag of SEQUENCE (BIND_CONN_TO_SESSION), and is not
+// proven before it answers.
+//
+//	old process   here   request
+//	free          free   none
+//	busy, lost    lost   sent again with the same slot and sequence number, before any other
+//	dead          dead   none: the sequence numbers of client and server differ
+//
+// The number of slots must be that of NewBackchannel. A build with another backSlotsMax therefore
+// fails to restore sessions that have more slots, or were granted more.
 func (r *restorer) back(c *Client, x *savedBack) (*Backchannel, error) {
 	b := NewBackchannel(x.Attr, x.Program, x.Cred)
 	if len(x.Slots) != len(b.slots) || len(x.Paths) > pathsMax {
@@ -128,6 +163,8 @@ func (r *restorer) back(c *Client, x *savedBack) (*Backchannel, error) {
 			if r.funcs.Callback == nil {
 				return nil, damaged("a callback that nobody can make")
 			}
+			// The delegation may have been returned while its CB_RECALL was in flight. The callback is
+			// sent all the same, as the slot's sequence number belongs to it.
 			var recall *Recall
 			if d, ok := c.states[y.Lost.Recall].(*deleg); ok && !d.Revoked {
 				recall = new(Recall)
@@ -139,6 +176,10 @@ func (r *restorer) back(c *Client, x *savedBack) (*Backchannel, error) {
 	return b, nil
 }
 
+// offload restores a copy that goes on after its reply. RestoreFuncs.Copy owns it from then on and
+// calls Drop. A copy that had ended has its status again, and Copy has only CB_OFFLOAD left to
+// send. Nobody else would drop the stateid, so a process that cannot continue copies refuses the
+// snapshot.
 func (r *restorer) offload(c *Client, x savedOffload) error {
 	o := newOffload(c, x.File, x.Origin)
 	o.num = x.Num
@@ -158,6 +199,13 @@ func (r *restorer) offload(c *Client, x savedOffload) error {
 }
 
 // v40 takes over what a client of version 4.0 has, but for its opens, which refer to its owners.
+//
+// The connection for callbacks is not handed over. The path gets a new one to the same address, and
+// keeps its state: a client that has answered the old process is called without another CB_NULL.
+// The address was checked when the client gave it (Callback.To).
+//
+// A stateid whose CLOSE was the last request of its owner stays in closed, so that the CLOSE can be
+// sent again (RFC 7530 section 9.10.1).
 func (r *restorer) v40(c *Client, x *savedV40) error {
 	if x.V40 == nil {
 		return damaged("a client of version 4.0 without its record")

@@ -8,39 +8,50 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// Channel are the attributes of one direction of a session (channel_attrs4), sizes
-// in bytes of whole RPC messages.
+// Channel are the attributes of one direction of a session (channel_attrs4, RFC 8881 section
+// 18.36). Sizes are in bytes, of whole RPC messages. MaxCached bounds a reply that the slot
+// retains.
 type Channel struct {
 	MaxRequest, MaxResponse, MaxCached uint32
 	MaxOps, MaxSlots                   uint32
 }
 
-// Session is a session of a client.
+// Session is a session of a client. All fields but slots stay as CREATE_SESSION has made them. mu
+// guards slots; of all locks only Backchannel.mu is taken under it.
 type Session struct {
 	ID     SessionID
 	Client *Client
 	// Minor is the minor version that made it.
 	Minor uint32
 	Fore  Channel
-	// Back is the other direction; nil if it was not asked for.
+	// Back is the other direction, with or without connections; nil: the session has none.
 	Back *Backchannel
 
 	mu    sync.Mutex
 	slots []slot // as many as were used
 }
 
-// slot is one entry of the reply cache (section 2.10.6.1).
+// slot is one entry of the reply cache (RFC 8881 section 2.10.6.1). The exported fields are of the
+// last request that was executed, the others of one in execution:
+//
+//	idle  --SEQUENCE with Seq+1-->  busy  --Finish-->  idle, Seq+1, reply replaced
+//	                                  `--Cancel-->  idle, unchanged
+//
+// An error of SEQUENCE changes no slot (RFC 8881 section 2.10.6.1.2).
 type slot struct {
-	Seq    uint32
-	Digest uint64 // of the request with seq
-	Cached bool
+	Seq    uint32 // 0: before the first request; wraps around to 0
+	Digest uint64 // of the request with Seq; 0: none was executed yet
+	Cached bool   // Reply is valid
 	Reply  []byte
-	busy   bool   // seq+1 is being executed
-	next   uint64 // its digest
-	done   chan struct{}
+	busy   bool          // seq+1 is being executed
+	next   uint64        // its digest
+	done   chan struct{} // a retry waits for the end; nil: none does
 }
 
-// createSlot is the reply cache of CREATE_SESSION, one per client.
+// createSlot is the reply cache of CREATE_SESSION, one per client (RFC 8881 section 18.36.4). It
+// begins with Seq 0 and NFS4ERR_SEQ_MISORDERED, the answer to a retry of nothing. Only success
+// replaces the contents, so that a client repeats a CREATE_SESSION that failed with the same
+// number.
 type createSlot struct {
 	Seq    uint32
 	Result Created
@@ -70,8 +81,13 @@ type Created struct {
 	Bound    bool // Path is
 }
 
-// CreateSession is CREATE_SESSION (section 18.36.4). The first one confirms the
-// client, and ends the one that had its owner string before.
+// CreateSession is CREATE_SESSION (RFC 8881 section 18.36.4). The first one confirms the client,
+// and ends the client that had the owner string before.
+//
+//	STALE_CLIENTID   no such client, of another identity, or ended
+//	CLID_INUSE       the principal is not that of EXCHANGE_ID
+//	SEQ_MISORDERED   neither the next number nor a retry
+//	DELAY            an unknown address, too many sessions, or no memory
 func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.Status) {
 	c := s.client(a.Client)
 	if c == nil || c.v40 != nil {
@@ -142,9 +158,10 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 	return res, nfs.OK
 }
 
-// confirm makes a client the one of its owner string. It is StaleClientID if another
-// EXCHANGE_ID has taken the client's place meanwhile, and ClientIDInUse if the client of
-// before is another principal's and has something to lose by now.
+// confirm makes c the client of its owner string and ends the previous one. It returns
+// ErrStaleClientID if another EXCHANGE_ID has replaced c meanwhile, and ErrClientIDInUse if another
+// principal owns the previous client and that one has sessions or state. Call with no lock held:
+// Server.mu comes before Client.mu.
 func (s *Server) confirm(now time.Time, c *Client) nfs.Status {
 	if c.confirmed.Load() {
 		return nfs.OK
@@ -183,7 +200,7 @@ func (s *Server) confirm(now time.Time, c *Client) nfs.Status {
 	return nfs.OK
 }
 
-// Session finds a session.
+// Session finds a session; nil: there is none. The session may end while the caller uses it.
 func (s *Server) Session(id SessionID) *Session {
 	sh := s.shardOf(id)
 	sh.mu.RLock()
@@ -198,8 +215,8 @@ func (s *Server) dropSession(id SessionID) {
 	sh.mu.Unlock()
 }
 
-// DestroySession is DESTROY_SESSION (section 18.37.3). What the client has open
-// stays.
+// DestroySession is DESTROY_SESSION (RFC 8881 section 18.37.3). Opens, locks and delegations belong
+// to the client and stay. A caller that is not the session's client gets BADSESSION.
 func (s *Server) DestroySession(id SessionID, by *By) nfs.Status {
 	x := s.Session(id)
 	if x == nil {
@@ -229,7 +246,7 @@ type Request struct {
 	Slot     uint32
 	Highest  uint32 // slot that the client uses
 	Digest   uint64 // of arguments and credential, to tell a retry from another request
-	Ops      uint32
+	Ops      uint32 // operations of the compound
 	Size     uint32 // of the whole RPC message in bytes
 	Minor    uint32
 	MayWait  bool // the caller can wait for Use.Done
@@ -261,8 +278,17 @@ type Use struct {
 	Done     <-chan struct{}
 }
 
-// Sequence is SEQUENCE (section 18.46.3), as far as it decides what becomes of the
-// request.
+// Sequence is the part of SEQUENCE that decides about a request (RFC 8881 section 18.46.3). After
+// Execute without an error the caller owns the slot until Finish or Cancel. A retry of a request in
+// execution waits, or gets DELAY (section 2.10.6.2). One retry of a slot can wait: a client cannot
+// tie up more workers than it has slots. An error changes no slot:
+//
+//	BADSESSION                 no such session, another identity, or another minor version
+//	CONN_NOT_BOUND_TO_SESSION  an address from which the client has not named itself
+//	BADSLOT, BAD_HIGH_SLOT     beyond the slots of the session
+//	SEQ_MISORDERED             neither the next nor the last number of the slot
+//	SEQ_FALSE_RETRY            the last number, another request (section 2.10.6.1.3.1)
+//	TOO_MANY_OPS, REQ_TOO_BIG  beyond what CREATE_SESSION has granted
 func (s *Server) Sequence(now time.Time, r *Request) (Use, Verdict, nfs.Status) {
 	x := s.Session(r.Session)
 	if x == nil {
@@ -329,11 +355,12 @@ func (s *Server) Sequence(now time.Time, r *Request) (Use, Verdict, nfs.Status) 
 	return u, Execute, nfs.OK
 }
 
-// keepMax is the most memory that a slot keeps for its next reply.
+// replyMax is the capacity, in bytes, up to which a slot reuses the buffer of its last reply.
 const replyMax = 1 << 10
 
-// Finish ends a request that was executed. reply is nil if it is not to be kept; it
-// is copied.
+// Finish ends a request that was executed, and copies reply into the slot. After a nil reply a
+// retry is Uncached (RETRY_UNCACHED_REP, RFC 8881 section 2.10.6.1.3). Finish runs before the reply
+// is sent: a client that loses the reply finds it in the slot.
 func (u *Use) Finish(reply []byte) {
 	x := u.Session
 	x.mu.Lock()
@@ -349,7 +376,8 @@ func (u *Use) Finish(reply []byte) {
 	k.free()
 }
 
-// Cancel ends a request of which nothing was executed, as if it had not come.
+// Cancel frees the slot of a request of which nothing was executed. The same request may come
+// again.
 func (u *Use) Cancel() {
 	x := u.Session
 	x.mu.Lock()

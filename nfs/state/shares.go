@@ -10,25 +10,39 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// foreignMax bounds the reservations of other protocols.
+// Share reservations of all protocols meet here: the opens of version 4, and the reservations that
+// clients of version 3 make by NLM (the SHARE procedure). The shard of a file guards both lists.
+//
+//	request                        conflicts with
+//	OPEN                           opens of all, its own included; other protocols
+//	NLM SHARE                      opens; reservations of other owners
+//	READ, WRITE without an open    denials of opens; denials of other hosts
+//
+// Reservations of other protocols have no lease. They end by UNSHARE, by the restart of their
+// client (NSM), or with their export.
+
+// foreignMax bounds the reservations of other protocols, over all files. NLM has no lease:
+// those of a client that never returns stay.
 const foreignMax = 4096
 
-// foreign is a share reservation of another protocol. Its file's shard guards it.
+// foreign is a share reservation of another protocol. The shard of the file guards it. Fields are
+// exported for the snapshot.
 type foreign struct {
 	Owner        lock.Owner
 	Host         netip.Addr
 	Access, Deny uint8
 }
 
-// shareCounts are of all files.
+// shareCounts count over all files.
 type shareCounts struct {
-	// denials are the reservations that deny anything. Whoever has no open looks there
-	// first.
+	// denials counts reservations, of opens and others, that deny anything. Few clients deny, so most
+	// READs and WRITEs without an open read this counter and take no lock.
 	denials atomic.Int64
 	foreign atomic.Int64
 }
 
-// changed counts a reservation whose denials were, and are now.
+// changed counts a reservation whose share_deny changes from was to is. 0 stands for no reservation
+// as well. Call with the shard's lock held.
 func (n *shareCounts) changed(was, is uint8) {
 	switch {
 	case was == 0 && is != 0:
@@ -38,19 +52,22 @@ func (n *shareCounts) changed(was, is uint8) {
 	}
 }
 
-// foreignDeny reports whether a reservation of another protocol stands against these.
-// Call with the shard's lock held.
+// foreignDeny reports whether a reservation of another protocol conflicts with an OPEN of these
+// modes. Call with the shard's lock held.
 func (sh *fileShard) foreignDeny(f lock.File, access, deny uint8) bool {
 	return slices.ContainsFunc(sh.foreign[f], func(x foreign) bool { return x.Deny&access != 0 || x.Access&deny != 0 })
 }
 
-// Denying reports whether there is a reservation that denies anything.
+// Denying reports whether a reservation of any file denies anything.
 func (s *Server) Denying() bool { return s.shares.denials.Load() != 0 }
 
-// Denied reports whether anybody denies a host to read or to write a file without an
-// open (RFC 8881 section 9.1.2). The host's own reservations by another protocol do not
-// count: its reads and writes do not say whose they are. Where it must not wait, those of
-// clients whose lease has run out still count.
+// Denied reports whether a reservation denies a host to read or to write a file without an open
+// (RFC 8881 section 9.1.2). The host's own reservations by another protocol do not count, because a
+// READ or WRITE of version 3 does not say which owner sends it. An invalid host has none.
+//
+// A client whose lease has run out denies nothing: Denied ends the client. That writes the list of
+// clients that may reclaim, so it happens only if mayWait is true. Otherwise the reservation
+// counts, and the caller asks again where it may wait.
 func (s *Server) Denied(now time.Time, f lock.File, host netip.Addr, write, mayWait bool) bool {
 	if !s.Denying() {
 		return false
@@ -70,13 +87,13 @@ func (s *Server) Denied(now time.Time, f lock.File, host netip.Addr, write, mayW
 			return true
 		}
 		if !s.give(denier) {
-			return true
+			return true // the list cannot be written: after a crash the client would reclaim
 		}
 	}
 }
 
-// denier is a client that denies a mode to others, if there is one such that is there;
-// others says that it is somebody of another protocol.
+// denier finds a client that denies a mode, one with a lease if there is any. others reports that a
+// reservation of another protocol denies the mode.
 func (s *Server) denier(now time.Time, f lock.File, host netip.Addr, mode uint8) (c *Client, others bool) {
 	sh := s.shardOfFile(f)
 	sh.mu.Lock()
@@ -97,8 +114,10 @@ func (s *Server) denier(now time.Time, f lock.File, host netip.Addr, mode uint8)
 	return c, false
 }
 
-// Reserve enters a share reservation of another protocol in the place of what its owner
-// has of the file. See nfs.Shares.
+// Reserve enters a share reservation of another protocol. It replaces an earlier one of the same
+// owner and file, as a second NLM SHARE does. It does not check the grace period; the caller has
+// done so. See nfs.Shares for the results. DELAY means a recall under way: NLM answers
+// DENIED_GRACE_PERIOD, after which a client asks again.
 func (s *Server) Reserve(
 	now time.Time, f lock.File, owner lock.Owner, host netip.Addr, access, deny uint32,
 ) nfs.Status {
@@ -120,7 +139,8 @@ func (s *Server) Reserve(
 	}
 }
 
-// reserve is one attempt of Reserve. victim is a client that is in the way, and silent.
+// reserve is one attempt of Reserve. victim is a client with an expired lease whose open conflicts.
+// The caller ends it after reserve has released the shard: Client.mu comes before the shard's lock.
 func (s *Server) reserve(now time.Time, f lock.File, want *foreign) (st nfs.Status, victim *Client, k clash) {
 	sh := s.shardOfFile(f)
 	sh.mu.Lock()
@@ -146,7 +166,7 @@ func (s *Server) reserve(now time.Time, f lock.File, want *foreign) (st nfs.Stat
 			return nfs.ErrShareDenied, nil, k
 		}
 	}
-	// A client opens by itself what is delegated to it.
+	// A client with a delegation opens the file without a call, so its opens are not in sh.m.
 	if k = sh.clash(now, f, nil, want.Access&Write != 0 || want.Deny != 0, s.cfg.Lease); k.any() {
 		return st, nil, k
 	}
@@ -155,6 +175,7 @@ func (s *Server) reserve(now time.Time, f lock.File, want *foreign) (st nfs.Stat
 		list[mine] = *want
 		return nfs.OK, nil, k
 	}
+	// Add first, then compare: requests for files of other shards count at the same time.
 	if s.shares.foreign.Add(1) > foreignMax {
 		s.shares.foreign.Add(-1)
 		return nfs.ErrResource, nil, k
@@ -163,7 +184,8 @@ func (s *Server) reserve(now time.Time, f lock.File, want *foreign) (st nfs.Stat
 	return nfs.OK, nil, k
 }
 
-// addForeign enters a reservation that has been counted. Call with the shard's lock held.
+// addForeign enters a reservation that shareCounts.foreign counts already. Call with the shard's
+// lock held.
 func (s *Server) addForeign(sh *fileShard, f lock.File, x foreign) {
 	if sh.foreign == nil {
 		sh.foreign = make(map[lock.File][]foreign)
@@ -172,7 +194,7 @@ func (s *Server) addForeign(sh *fileShard, f lock.File, x foreign) {
 	s.shares.changed(0, x.Deny)
 }
 
-// Unreserve gives up the reservation of an owner of another protocol.
+// Unreserve ends the reservation of an owner of another protocol (NLM UNSHARE), if there is one.
 func (s *Server) Unreserve(f lock.File, owner lock.Owner) {
 	sh := s.shardOfFile(f)
 	sh.mu.Lock()
@@ -180,11 +202,13 @@ func (s *Server) Unreserve(f lock.File, owner lock.Owner) {
 	s.unreserve(sh, f, func(x *foreign) bool { return x.Owner == owner })
 }
 
-// UnreserveAll gives up those of a client of another protocol.
+// UnreserveAll ends all reservations of a client of another protocol: the client has restarted.
 func (s *Server) UnreserveAll(client string) {
 	s.sweepForeign(func(_ lock.File, x *foreign) bool { return x.Owner.Client == client })
 }
 
+// sweepForeign ends the reservations of other protocols for which gone is true. gone is called with
+// a shard locked.
 func (s *Server) sweepForeign(gone func(lock.File, *foreign) bool) {
 	if s.shares.foreign.Load() == 0 {
 		return
@@ -199,7 +223,8 @@ func (s *Server) sweepForeign(gone func(lock.File, *foreign) bool) {
 	}
 }
 
-// unreserve takes reservations of a file out. Call with the shard's lock held.
+// unreserve removes the reservations of a file for which gone is true. Call with the shard's lock
+// held.
 func (s *Server) unreserve(sh *fileShard, f lock.File, gone func(*foreign) bool) {
 	list := slices.DeleteFunc(sh.foreign[f], func(x foreign) bool {
 		if !gone(&x) {

@@ -21,36 +21,51 @@ import (
 //	savedClient     once for each client
 //	savedClient{}   the end: without it the stream was cut
 //
+//	old process                             successor
+//	requests stopped, Freeze(true)
+//	Snapshot  ----------------------------> Restore
+//	                                        on an error it exits, and the old process resumes
+//	                                        serves, sends lost callbacks again
+//
+// Snapshot changes nothing in the old process, so the old process can resume at any time before the
+// successor serves.
+//
 // gob writes the exported fields of a struct and skips the others. So the structs of this package
 // export what a successor needs (open, locks, delegRecord, seqOwner, v40, slot, ...), and links
 // between them are unexported; Restore makes the links again. A struct named saved... stands for
 // one that gob cannot write: with atomics, connections, or a lock of its own.
 //
 // The successor may be a newer build. Fields may be added: a field that the stream does not have is
-// zero, and an unknown one is skipped. A field whose type has changed makes Restore fail.
+// zero, and an unknown one is skipped. A field whose type has changed makes Restore fail. So the
+// zero value of a new field must mean what the older build did.
 //
 // Times are those of the old process's clock; savedServer.Now says what time it was. Restore moves
 // them to the clock of the new process, so that the duration of the handover does not count as
 // silence of a client.
 
 // SnapshotFuncs describe what this package refers to and other packages own. A nil function means
-// that there is no such thing.
+// that there is no such thing. They are called with the mu of a client held, and Connection and
+// Callback with that of a session and of its Backchannel too: they must not call what takes a lock
+// of this package. Offload.Progress, Offload.ID and Recall.Number take none.
 type SnapshotFuncs struct {
 	// Connection returns the number by which the successor knows a connection. ok is false if the
 	// successor does not get the connection.
 	Connection func(rpc.Caller) (id uint64, ok bool)
 	// Callback describes a request that was given to Backchannel.Begin.
 	Callback func(what any) PendingCallback
-	// Copy describes a copy that goes on after its reply.
+	// Copy describes a copy that goes on after its reply. The copy stands still until the process
+	// resumes or ends: bytes copied later would not be in Progress.
 	Copy func(*Offload) ([]byte, error)
 }
 
-// RestoreFuncs are the counterpart of SnapshotFuncs, in the successor.
+// RestoreFuncs are the counterpart of SnapshotFuncs, in the successor. A nil Callback or Copy makes
+// a snapshot fail that needs it: without the copy the client would wait for CB_OFFLOAD in vain, and
+// a lost callback would occupy its slot for good.
 type RestoreFuncs struct {
 	// Connection finds a connection by its number. It returns nil if the connection is gone.
 	Connection func(id uint64) rpc.Caller
-	// Callback makes a request for Backchannel.Begin. r is the delegation that it recalls, if the
-	// client still has that.
+	// Callback makes a request for Backchannel.Begin, with the same bytes as before. r is the
+	// delegation that it recalls, if the client still has that.
 	Callback func(p *PendingCallback, r *Recall) any
 	// Copy continues a copy.
 	Copy func(*Offload, []byte) error
@@ -64,27 +79,30 @@ type RestoreFuncs struct {
 // PendingCallback is a callback whose reply the old process has not seen. The successor sends it
 // again, unchanged, with the same slot and sequence number (RFC 8881 section 2.10.6.2).
 type PendingCallback struct {
-	Recall uint32 // number of the delegation that it recalls; 0: none
-	Op     uint32 // 0: no operation but CB_SEQUENCE
-	Args   []byte
-	Origin *Origin
+	Recall uint32  // number of the delegation that it recalls; 0: none
+	Op     uint32  // 0: no operation but CB_SEQUENCE
+	Args   []byte  // of the operation, encoded
+	Origin *Origin // the referring call; nil: none
 }
 
 // Number is the number of the recalled delegation among the states of its client.
 func (r *Recall) Number() uint32 { return r.d.Num }
 
+// savedServer is what belongs to no client. Next and Confirms must go on: a client ID or verifier
+// that is given out twice would let one client confirm or use the record of another.
 type savedServer struct {
 	Now                  int64 // Unix nanoseconds
 	Boot, Next, Confirms uint32
-	Lapsed               []uint32
-	Swept                int64
-	Possible             bool // delegations
+	Lapsed               []uint32 // low halves of client IDs
+	Swept                int64    // Unix nanoseconds; 0: never
+	Possible             bool     // delegations
 	Delegations          DelegCounts
 	Grace                savedGrace
 	Foreign              []savedForeign
 	Recalls              []savedRecall
 }
 
+// savedGrace is the grace period. The strings are owner strings with the identity in front.
 type savedGrace struct {
 	On                   bool
 	Until                time.Time
@@ -96,11 +114,14 @@ type savedForeign struct {
 	List []foreign
 }
 
+// savedRecall is an entry of delegShard.recent.
 type savedRecall struct {
 	File lock.File
-	At   int64
+	At   int64 // Unix nanoseconds
 }
 
+// savedClient is a client record, confirmed or not, with all of its states. Lock stateids are in
+// the Locks of their opens. An ID of 0, which no client has, marks the end of the stream.
 type savedClient struct {
 	ID                         uint64
 	Owner                      string
@@ -119,6 +140,8 @@ type savedClient struct {
 	V40                        *savedV40
 }
 
+// savedSession is a session. Slots are those used so far, with their cached replies: the largest
+// part of most snapshots.
 type savedSession struct {
 	ID    SessionID
 	Minor uint32
@@ -131,11 +154,12 @@ type savedBack struct {
 	Attr               Channel
 	Program            uint32
 	Cred               *rpc.Cred
-	Paths              []uint64
+	Paths              []uint64 // numbers of SnapshotFuncs.Connection, the newest last
 	Slots              []savedBackSlot
 	Had, Proven, Fault bool
 }
 
+// savedBackSlot is a slot of a backchannel. Dead and Lost exclude each other.
 type savedBackSlot struct {
 	Seq  uint32
 	Dead bool
@@ -144,18 +168,18 @@ type savedBackSlot struct {
 
 type savedDeleg struct {
 	Record delegRecord
-	Until  int64
-	Leased bool
+	Until  int64 // Unix nanoseconds; 0: not recalled
+	Leased bool  // the old process had a lease of the host's kernel
 }
 
 type savedOffload struct {
 	Num    uint32
 	File   lock.File
 	Origin Origin
-	Copied uint64
-	Done   bool
-	Status nfs.Status
-	What   []byte
+	Copied uint64     // bytes
+	Done   bool       // only CB_OFFLOAD is left to do
+	Status nfs.Status // if Done
+	What   []byte     // of SnapshotFuncs.Copy
 }
 
 type savedV40 struct {
@@ -170,7 +194,8 @@ type savedPath struct {
 	Asked    time.Time
 }
 
-// errBusy is the error of a snapshot in the middle of a request.
+// errBusy is the error of a snapshot in the middle of a request. Its effect may be on disk, and its
+// reply would be in no cache: a client that sends it again to the successor would execute it twice.
 var errBusy = errors.New("a request of version 4 is still being executed")
 
 // Snapshot returns the state of the server. The caller has stopped all requests before: a request
@@ -191,6 +216,8 @@ func (s *Server) Snapshot(now time.Time, funcs SnapshotFuncs) ([]byte, error) {
 	return b.Bytes(), err
 }
 
+// saved takes one lock at a time. That gives one consistent state only because all requests stand
+// still.
 func (s *Server) saved(now time.Time) *savedServer {
 	x := &savedServer{
 		Now: now.UnixNano(), Boot: s.cfg.Boot, Swept: s.swept.Load(),

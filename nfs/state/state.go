@@ -1,8 +1,9 @@
 // Package state is the state that a server of NFS version 4 has of its clients: client records,
 // sessions with their slots in both directions, opens with share reservations, delegations, and the
 // stateids of these and of byte-range locks (RFC 8881 sections 2.10, 8, 9 and 10.4). The locks
-// themselves are in package lock, together with those of version 3. The package does no IO, and
-// callers pass the time.
+// themselves are in package lock, together with those of version 3. Callers pass the time. The
+// package does no IO itself, but two callees do under its locks: lock.Table asks the store for
+// locks of the host (Client.mu), and Journal writes to disk (grace.mu).
 //
 // Methods may be called from any goroutine. The lock order is
 //
@@ -14,8 +15,24 @@
 //	grace.frozen, grace.mu             the list of clients that may reclaim
 //	Backchannel.mu, Path.mu, memory.mu
 //
+// No goroutine locks two clients, or two shards, at a time. A request that finds a conflict with
+// another client therefore releases its locks, ends that client or revokes its delegation, and
+// begins again (Client.Open, Server.Denied, Server.Free). Callbacks of Config run with locks held
+// where their comments say so.
+//
 // SEQUENCE takes the lock of a shard of sessions and that of its session. An operation on an open
 // takes the lock of its client and, where share reservations count, that of a shard of files.
+//
+// The states of a client record, and the events that lead to them:
+//
+//	EXCHANGE_ID, SETCLIENTID      unconfirmed; ends after a lease, or for want of room
+//	first CREATE_SESSION,
+//	SETCLIENTID_CONFIRM           confirmed; the previous record of the owner string ends
+//	first OPEN                    listed: the journal names the client, so that it may reclaim
+//	RECLAIM_COMPLETE              version 4.1: the client may open; its reclaims are over
+//	a lease without a request     courtesy: stays until another client wants the state or room
+//	DESTROY_CLIENTID, a restart,
+//	a conflict after the lease    ended: all state goes at once
 //
 // A client of version 4.0 has owners with sequence numbers and their last answers, and one path for
 // callbacks, instead of sessions (RFC 7530 sections 9 and 10.2).
@@ -43,18 +60,21 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// Config describes a Server. Zero limits have defaults.
+// Config describes a Server. Zero limits have defaults. Client IDs, sessions, stateids and owner
+// strings come from peers: every table that a peer can fill has a limit here or is charged to
+// Memory.
 type Config struct {
 	// Boot is different for each start of the server. It is part of client IDs, session IDs and
 	// stateids: what an earlier start has issued is found to be stale, and never taken for something
 	// new. Zero and all ones would make special stateids; 1 takes their place.
 	Boot uint32
-	// Lease is how long a client may be silent; 0 means 90 seconds.
+	// Lease is how long a client may be silent; 0 means 90 seconds. It is also the time that a client
+	// has to return a recalled delegation.
 	Lease time.Duration
 	// Locks is the table of byte-range locks.
 	Locks *lock.Table
 	// Known are the clients, by their owner strings, that had state before the server
-	// was started. They may reclaim it until GraceUntil.
+	// was started. They may reclaim it until GraceUntil. An empty list means no grace period.
 	Known      []string
 	GraceUntil time.Time
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
@@ -63,8 +83,9 @@ type Config struct {
 	// Journal keeps the list of clients that may reclaim their state after the next
 	// start. It is called by one goroutine at a time. nil: they may not.
 	Journal Journal
-	// Clients bounds the client records, Sessions the sessions of one client, States
-	// the opens and lock stateids of one client.
+	// Clients bounds the client records, Sessions the sessions of one client, States the opens, lock
+	// stateids, delegations and copies of one client. Above a limit a new client, session, open or
+	// lock gets DELAY (SETCLIENTID: RESOURCE), and the client tries again later.
 	Clients, Sessions, States int
 	// Memory bounds what clients can make the server remember, in bytes, ClientMemory that of one
 	// host.
@@ -75,7 +96,9 @@ type Config struct {
 	// Denied is called for requests that name a client ID or session of another client. It must not
 	// wait. It may be nil.
 	Denied func(op string, client uint64, from From)
-	// Recall sends CB_RECALL. It must not wait, and it calls Server.Recalled once for each element.
+	// Recall sends CB_RECALL. It must not wait, and it calls Server.Recalled once for each element,
+	// after the reply or when there is none in time. It is called with no lock held. nil: no client
+	// learns of a recall.
 	Recall func([]Recall)
 	// Unpin is called when an open or a delegation ends whose file the caller has pinned. Locks are
 	// held: it must not wait, nor call this package. nil: no file is pinned.
@@ -94,12 +117,12 @@ type Change uint8
 const (
 	Established Change = iota // it is confirmed, and may have state
 	Replaced                  // another start of it has taken its place
-	Ended                     // by itself, by an administrator, or by others after its lease had run out
+	Ended                     // by its own request, an administrator, or others after its lease
 )
 
 func (c Change) String() string { return [...]string{"established", "replaced", "ended"}[c] }
 
-// changed tells what became of a client. Call with no lock held.
+// changed reports an event of a client to Config.Changed. Call with no lock held.
 func (s *Server) changed(c *Client, what Change) {
 	if s.cfg.Changed != nil {
 		i := ClientInfo{ID: c.ID, Owner: ownerOf(c.owner), Confirmed: true, Renewed: time.Unix(0, c.renewed.Load())}
@@ -110,15 +133,17 @@ func (s *Server) changed(c *Client, what Change) {
 	}
 }
 
-// Journal is a list of clients on stable storage, by their owner strings. Its methods return
-// when the change is safe.
+// Journal is a list of clients on stable storage, by their owner strings. Its methods return when
+// the change would survive a crash: Add returns before the reply to the client's first OPEN, and
+// Remove before another client gets what the removed one had (RFC 8881 section 8.4.3).
 type Journal interface {
 	Add(owner string) error
 	// Remove takes out all or none.
 	Remove(owners ...string) error
 }
 
-// Defaults and bounds.
+// Defaults and bounds of counts; Config.Memory and Config.ClientMemory bound the bytes. With the
+// defaults one host runs out of memory (256 MiB) at about a third of statesDefault.
 const (
 	leaseDefault    = 90 * time.Second
 	clientsDefault  = 1 << 16
@@ -131,15 +156,16 @@ const (
 	shards          = 64 // a power of two
 )
 
-// Server is the state of a server.
+// Server is the state of a server. mu guards the fields from owners to lapsed; the others have
+// locks of their own.
 type Server struct {
 	cfg  Config
 	seed maphash.Seed
 
 	mu      sync.RWMutex
-	owners  map[string]*records
-	clients map[uint32]*Client // by the low half of the client ID
-	next    uint32             // of the last client ID given out
+	owners  map[string]*records // by Client.owner; an entry has at least one record
+	clients map[uint32]*Client  // by the low half of the client ID
+	next    uint32              // of the last client ID given out
 	// Of version 4.0: confirmations asked for, and the last clients whose lease ran out.
 	confirms uint32
 	lapsed   []uint32
@@ -156,21 +182,27 @@ type Server struct {
 	files    [shards]fileShard
 }
 
+// sessionShard is a part of the table of all sessions. Each SEQUENCE reads one part, so requests of
+// different sessions rarely wait for the same lock.
 type sessionShard struct {
 	mu sync.RWMutex
 	m  map[SessionID]*Session
 }
 
+// fileShard is a part of the table of files that are open, delegated or reserved. All checks of a
+// file against opens, delegations and reservations, and the entry that follows, happen under one
+// mu: no conflicting entry can come between them.
 type fileShard struct {
 	mu    sync.Mutex
-	m     map[lock.File][]*open
+	m     map[lock.File][]*open // of all clients; no empty lists
 	deleg delegShard
-	// foreign are the reservations of other protocols.
+	// foreign are the reservations of other protocols; nil: there has been none.
 	foreign map[lock.File][]foreign
 }
 
 // New makes a server without clients.
 func New(cfg Config) *Server {
+	// Zero and all ones would make stateids like the special ones.
 	if cfg.Boot == 0 || cfg.Boot == 1<<32-1 {
 		cfg.Boot = 1
 	}
@@ -225,14 +257,17 @@ func (s *Server) Lease() time.Duration { return s.cfg.Lease }
 // to the session, so that nobody must be able to guess it.
 type SessionID [16]byte
 
+// sessionID makes a session ID. crypto/rand ends the process if the system has no random bits.
 func (s *Server) sessionID() (id SessionID) {
 	binary.BigEndian.PutUint32(id[0:], s.cfg.Boot)
 	_, _ = rand.Read(id[4:]) // it never fails
 	return id
 }
 
+// shardOf uses the last byte of the ID: the first four are the same for all sessions.
 func (s *Server) shardOf(id SessionID) *sessionShard { return &s.sessions[id[len(id)-1]%shards] }
 
+// shardOfFile uses a hash with a random seed: no choice of files brings many into one shard.
 func (s *Server) shardOfFile(f lock.File) *fileShard {
 	return &s.files[maphash.Comparable(s.seed, f)%shards]
 }
@@ -242,14 +277,16 @@ type Counts struct {
 	Clients, Sessions, Opens, Locks, Delegations int
 }
 
-// clientList is the clients at one moment, in no order.
+// clientList returns the clients at one moment, in no order. They may end while the caller looks at
+// them; the caller locks each one by itself, with no other lock held.
 func (s *Server) clientList() []*Client {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return slices.Collect(maps.Values(s.clients))
 }
 
-// Counts walks the tables.
+// Counts counts the entries of all tables. It locks one client at a time, so the numbers are not of
+// one moment.
 func (s *Server) Counts() (n Counts) {
 	for _, c := range s.clientList() {
 		c.mu.Lock()
@@ -274,7 +311,7 @@ func (s *Server) client(id uint64) *Client {
 	return s.clients[uint32(id)]
 }
 
-// Client finds a confirmed client.
+// Client finds a confirmed client. An unconfirmed record is STALE_CLIENTID: nobody may use it yet.
 func (s *Server) Client(id uint64) (*Client, nfs.Status) {
 	if c := s.client(id); c != nil && c.confirmed.Load() {
 		return c, nfs.OK

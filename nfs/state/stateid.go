@@ -7,25 +7,46 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// Stateid is a stateid4. Its second part is the server's start, the client, and a
-// number, 32 bits each; the first two are never all zeros or ones.
+// Stateid is a stateid4 (RFC 8881 section 8.2.2, RFC 7530 section 9.1.4.2):
+//
+//	 0         4         8         12        16
+//	+---------+---------+---------+---------+
+//	|  seqid  |  boot   | client  | number  |   big-endian
+//	+---------+---------+---------+---------+
+//	           \------- Other --------/
+//
+// boot is Config.Boot, client the low half of the client ID, and number the key in Client.states.
+// boot is neither zero nor all ones, so no issued stateid equals a special one. boot tells a
+// stateid of an earlier start of the server (STALE_STATEID) from a forged one (BAD_STATEID).
+//
+// A stateid can be guessed. In a session only the session's client can use it. In version 4.0 the
+// stateid names the client, and only the identity of the connection is compared (ClientOf).
 type Stateid struct {
 	Seq   uint32
 	Other [12]byte
 }
 
-// Special stateids (RFC 8881 section 8.2.3).
+// Special stateids (RFC 8881 section 8.2.3, RFC 7530 section 9.1.4.3). Version 4.0 has the first
+// two only.
+//
+//	           seqid     other
+//	Anonymous  0         0
+//	Bypass     all ones  all ones
+//	Current    1         0
+//	Invalid    all ones  0
 var (
 	// Anonymous stands for no open at all.
 	Anonymous = Stateid{}
-	// Bypass is Anonymous for a READ that does not mind locks.
+	// Bypass is Anonymous, but a READ with it passes the share reservations of others.
 	Bypass = Stateid{Seq: 1<<32 - 1, Other: [12]byte{255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}}
-	// Current stands for the stateid of the operation before.
+	// Current stands for the last stateid that the compound has returned (RFC 8881 section
+	// 16.2.3.1.2).
 	Current = Stateid{Seq: 1}
-	// Invalid is what CLOSE returns.
+	// Invalid is the result of CLOSE in a session. A client that uses it gets BAD_STATEID.
 	Invalid = Stateid{Seq: 1<<32 - 1}
 )
 
+// stateid makes the stateid of a state. The upper half of a client ID is Config.Boot.
 func (c *Client) stateid(num, seq uint32) (id Stateid) {
 	id.Seq = seq
 	binary.BigEndian.PutUint32(id.Other[0:], uint32(c.ID>>32))
@@ -34,7 +55,8 @@ func (c *Client) stateid(num, seq uint32) (id Stateid) {
 	return id
 }
 
-// bump is the next seqid of a stateid: 0 has a meaning of its own.
+// bump returns the seqid after seq. It skips 0, by which a client of version 4.1 or later asks for
+// the current seqid (RFC 8881 section 8.2.2).
 func bump(seq uint32) uint32 {
 	if seq++; seq == 0 {
 		return 1
@@ -42,7 +64,10 @@ func bump(seq uint32) uint32 {
 	return seq
 }
 
-// number gives a new state a number. Call with mu held.
+// number enters a new state and returns its number. Numbers count up and return only after 2^32
+// states of the client, so that a late request with the stateid of a closed file does not meet a
+// newer state. Numbers in use are skipped; Config.States keeps them far below 2^32. Call with mu
+// held.
 func (c *Client) number(what any) uint32 {
 	for {
 		c.nstate++
@@ -54,8 +79,21 @@ func (c *Client) number(what any) uint32 {
 	}
 }
 
-// find looks a stateid up (section 8.2.4): a *open, a *locks or a *deleg; one of a copy is
-// none for it (FindOffload). Call with mu held.
+// find looks up a stateid of an open (*open), of locks (*locks) or of a delegation (*deleg). The
+// stateid of a copy is BAD_STATEID here; FindOffload finds it. Call with mu held.
+//
+// The checks are those of RFC 8881 section 8.2.4 and RFC 7530 section 9.1.4.4, in this order:
+//
+//	EXPIRED        the client has ended
+//	BAD_STATEID    a special stateid; the caller has dealt with those that it accepts
+//	STALE_STATEID  of an earlier start of the server; BAD_STATEID in a session
+//	BAD_STATEID    of another client, or of no state
+//	DELEG_REVOKED  a delegation that the server has revoked
+//	OLD_STATEID    seqid before the current one: the request has crossed a reply
+//	BAD_STATEID    seqid after the current one: the server has never issued it
+//
+// The difference of seqids is signed, so that they may wrap around. seqid 0 means the current one,
+// but not in version 4.0.
 func (c *Client) find(id Stateid) (any, nfs.Status) {
 	if c.dead {
 		return nil, nfs.ErrExpired
@@ -93,8 +131,8 @@ func (c *Client) find(id Stateid) (any, nfs.Status) {
 	return nil, nfs.ErrBadStateID
 }
 
-// findState is find for operations that a delegation is of no use to, whether it was taken
-// away or not. Call with mu held.
+// findState is find for operations that accept no stateid of a delegation. A revoked delegation is
+// BAD_STATEID for them, like any other. Call with mu held.
 func (c *Client) findState(id Stateid) (any, nfs.Status) {
 	what, st := c.find(id)
 	if st == nfs.ErrDelegRevoked {
@@ -103,7 +141,8 @@ func (c *Client) findState(id Stateid) (any, nfs.Status) {
 	return what, st
 }
 
-// findOpen is find for an open of a file.
+// findOpen is find for an open of the current file. A stateid of another file is BAD_STATEID. Call
+// with mu held.
 func (c *Client) findOpen(id Stateid, f lock.File) (*open, nfs.Status) {
 	what, st := c.findState(id)
 	if st != nfs.OK {
@@ -116,7 +155,8 @@ func (c *Client) findOpen(id Stateid, f lock.File) (*open, nfs.Status) {
 	return o, nfs.OK
 }
 
-// TestStateid is one entry of TEST_STATEID (section 18.48.3).
+// TestStateid is one entry of TEST_STATEID (RFC 8881 section 18.48.3). The Linux client sends it
+// for its stateids when SEQUENCE reports revoked state, and gives up those that are not OK.
 func (c *Client) TestStateid(id Stateid) nfs.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +164,11 @@ func (c *Client) TestStateid(id Stateid) nfs.Status {
 	return st
 }
 
-// FreeStateid is FREE_STATEID (section 18.38.3).
+// FreeStateid is FREE_STATEID (RFC 8881 section 18.38.3):
+//
+//	revoked delegation  the record ends; after the last one SEQUENCE drops its flag
+//	locks without any   the lock stateid ends
+//	anything else       LOCKS_HELD: opens end by CLOSE, delegations by DELEGRETURN
 func (c *Client) FreeStateid(id Stateid) nfs.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,26 +9,37 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// A client of version 4.0 has no session: it says who it is by SETCLIENTID, renews its
-// lease by whatever names its client ID or a stateid of it, and is called on a connection
-// that the server makes (RFC 7530 sections 9.1 and 9.5). What it opens and locks is what
-// clients of later versions open and lock.
+// A client of version 4.0 has no session. It names itself by SETCLIENTID, and renews its lease by
+// any request with its client ID or a stateid of it (RFC 7530 sections 9.1 and 9.5). The server
+// calls it on a connection that the server makes. Opens, locks and delegations are those of the
+// later versions: clients of all versions conflict with each other as they should.
+//
+//	client                     server
+//	  |--SETCLIENTID------------>|  unconfirmed record, or an update of the confirmed one
+//	  |<--client ID, verifier----|
+//	  |--SETCLIENTID_CONFIRM---->|  the record takes the place of the previous one,
+//	  |<--OK---------------------|  or the callback information that of the record
+//	  |<--CB_NULL----------------|  on a new connection
+//	  |--reply------------------>|  delegations may be granted from now on
 
-// v40 is what a client of version 4.0 has beside that. Its client's mu guards it.
+// v40 is the part of a client that only version 4.0 has. The client's mu guards the fields.
+// Confirm, Callback, Update and Reaped are exported for the snapshot; Restore makes the others
+// again.
 type v40 struct {
-	Confirm  Verifier // setclientid_confirm of the record
-	Callback Callback
-	Update   *update // waits for SETCLIENTID_CONFIRM
-	path     *Path   // nil: the client cannot be called
+	Confirm  Verifier // setclientid_confirm of the last SETCLIENTID that was confirmed
+	Callback Callback // how the client is called, since then
+	Update   *update  // of a later SETCLIENTID that waits for SETCLIENTID_CONFIRM; nil: there is none
+	path     *Path    // nil: the client cannot be called
 
 	openOwners, lockOwners map[string]*seqOwner
 	idle                   map[*seqOwner]struct{} // open-owners without an open
 	pending                map[*seqOwner]struct{} // open-owners with an open to be confirmed
 	closed                 map[uint32]*seqOwner   // stateids whose CLOSE may be sent again, by number
-	Reaped                 int64                  // when, in nanoseconds of the Unix time
+	Reaped                 int64                  // when reap looked last, in Unix nanoseconds
 }
 
-// update is callback information of a client that is known already.
+// update is new callback information of a confirmed client. A client sends it when its address or
+// port changes. Its state stays.
 type update struct {
 	Confirm  Verifier
 	Callback Callback
@@ -44,17 +55,25 @@ type SetClientID struct {
 	Callback  Callback
 }
 
-// ClientIDSet is its result. Of ErrClientIDInUse it has InUse alone: how the client that
-// has the owner string wants to be called.
+// ClientIDSet is the result of SETCLIENTID. With ErrClientIDInUse only InUse is valid: the callback
+// address of the client that has the owner string.
 type ClientIDSet struct {
 	Client  uint64
 	Confirm Verifier
 	InUse   Callback
 }
 
-// SetClientID is SETCLIENTID (RFC 7530 section 16.33.5). The owner strings of all minor
-// versions are of one kind: a client that comes back by another version ends the one
-// that it was, once it has confirmed that.
+// SetClientID is SETCLIENTID (RFC 7530 section 16.33.5). Only SETCLIENTID_CONFIRM gives the result
+// an effect: a SETCLIENTID with another client's owner string can end nothing.
+//
+//	confirmed client with the owner string      result
+//	none                                        unconfirmed record, new client ID
+//	another principal, with state and a lease   CLID_INUSE
+//	version 4.0, same principal and verifier    Update, the same client ID
+//	anything else: a restart of the client      unconfirmed record, new client ID
+//
+// Owner strings of all minor versions are of one kind. A client that returns with another minor
+// version replaces its former self when it confirms.
 func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.Status) {
 	s.sweep(now)
 	known := a.From.known(string(a.Owner))
@@ -73,7 +92,8 @@ func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.St
 			return ClientIDSet{InUse: old.calledAt()}, nfs.ErrClientIDInUse
 		}
 	case old.v40 != nil && old.verifier == a.Verifier:
-		s.dropUnconfirmed(r) // of another start: its confirmation is late, and must not end this one
+		s.dropUnconfirmed(r) // of another start: a late confirmation of it must not end this client
+		// A later SETCLIENTID replaces an update that was not confirmed, and with it the verifier.
 		u := &update{Confirm: s.nextConfirm(), Callback: a.Callback}
 		old.mu.Lock()
 		old.v40.Update = u
@@ -89,7 +109,8 @@ func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.St
 	return ClientIDSet{Client: c.ID, Confirm: c.v40.Confirm}, nfs.OK
 }
 
-// calledAt is how a client wants to be called; nothing for one of a later version.
+// calledAt returns the callback information of a client. It is zero for a client of a later
+// version.
 func (c *Client) calledAt() Callback {
 	if c.v40 == nil {
 		return Callback{}
@@ -99,8 +120,9 @@ func (c *Client) calledAt() Callback {
 	return c.v40.Callback
 }
 
-// nextConfirm is a setclientid_confirm that there was not before. Call with the server's
-// mu held.
+// nextConfirm returns a new setclientid_confirm: Config.Boot and a counter. The value is unique,
+// which tells retries and late confirmations apart, but not secret: SETCLIENTID_CONFIRM compares
+// the principal as well. Call with the server's mu held.
 func (s *Server) nextConfirm() (v Verifier) {
 	s.confirms++
 	binary.BigEndian.PutUint32(v[0:], s.cfg.Boot)
@@ -108,8 +130,13 @@ func (s *Server) nextConfirm() (v Verifier) {
 	return v
 }
 
-// ConfirmClientID is SETCLIENTID_CONFIRM (section 16.34.5). News reports whether how the
-// client is called has changed: the caller then gives it a path.
+// ConfirmClientID is SETCLIENTID_CONFIRM (RFC 7530 section 16.34.5). news reports that the callback
+// information is new: the caller then makes a path to the client.
+//
+//	STALE_CLIENTID  no such client ID, a verifier of no pending SETCLIENTID, or not confirmed within
+//	                a lease
+//	CLID_INUSE      another principal than that of SETCLIENTID
+//	OK              confirmed, updated, or a retry, which changes nothing
 func (s *Server) ConfirmClientID(
 	now time.Time, id uint64, confirm Verifier, p Principal,
 ) (c *Client, news bool, st nfs.Status) {
@@ -127,6 +154,7 @@ func (s *Server) ConfirmClientID(
 		c.mu.Unlock()
 		return nil, false, nfs.ErrClientIDInUse
 	case c.v40.Confirm != confirm:
+		// The verifier is that of the update. After this the old verifier confirms nothing.
 		c.v40.Confirm, c.v40.Callback, c.v40.Update = u.Confirm, u.Callback, nil
 		c.mu.Unlock()
 		return c, true, nfs.OK
@@ -141,15 +169,19 @@ func (s *Server) ConfirmClientID(
 		c.renew(now)
 		return c, true, nfs.OK
 	case nfs.ErrStaleClientID:
+		// Another SETCLIENTID has replaced c since the look-up above.
 		c.release()
 	}
 	return nil, false, st
 }
 
-// lapsedMax is how many clients are remembered whose lease is known to have run out.
+// lapsedMax bounds the client IDs of ended clients that the server remembers. The oldest goes
+// first; a client that is forgotten gets STALE_CLIENTID.
 const lapsedMax = 256
 
-// lapse remembers that a client has lost what it had. Call with the server's mu held.
+// lapse remembers the client ID of a client that the server has ended. Such a client gets EXPIRED:
+// its state is gone. STALE_CLIENTID says that the server has restarted, and the Linux client would
+// try to reclaim. Call with the server's mu held.
 func (s *Server) lapse(c *Client) {
 	if c.v40 == nil || !c.confirmed.Load() {
 		return
@@ -160,7 +192,9 @@ func (s *Server) lapse(c *Client) {
 	s.lapsed = append(s.lapsed, uint32(c.ID))
 }
 
-// Client40 finds a confirmed client of version 4.0 by its ID, and renews its lease.
+// Client40 finds a confirmed client of version 4.0 by its ID, and renews its lease (RFC 7530
+// section 9.5). A connection with another identity gets STALE_CLIENTID, as if there were no such
+// client.
 func (s *Server) Client40(now time.Time, id uint64, from *From) (*Client, nfs.Status) {
 	if uint32(id>>32) != s.cfg.Boot {
 		return nil, nfs.ErrStaleClientID
@@ -178,7 +212,12 @@ func (s *Server) Client40(now time.Time, id uint64, from *From) (*Client, nfs.St
 	return nil, nfs.ErrStaleClientID
 }
 
-// ClientOf finds the client of version 4.0 that a stateid was issued to, and renews its lease.
+// ClientOf finds the client of version 4.0 to which a stateid was issued, and renews its lease. It
+// does not look for the state itself; that is the task of Client.find.
+//
+//	BAD_STATEID    a special stateid, a client ID that was never issued, or another identity
+//	STALE_STATEID  of an earlier start of the server: the client reclaims
+//	EXPIRED        of a client that has ended: its state is gone
 func (s *Server) ClientOf(now time.Time, id Stateid, from *From) (*Client, nfs.Status) {
 	boot, n := binary.BigEndian.Uint32(id.Other[0:]), binary.BigEndian.Uint32(id.Other[4:])
 	switch {
@@ -187,6 +226,8 @@ func (s *Server) ClientOf(now time.Time, id Stateid, from *From) (*Client, nfs.S
 	case boot != s.cfg.Boot:
 		return nil, nfs.ErrStaleStateID
 	}
+	// The server issues the numbers of client IDs in order, so one up to next belongs to a client that
+	// exists or has existed.
 	s.mu.RLock()
 	c, issued := s.clients[n], n != 0 && n <= s.next
 	s.mu.RUnlock()
@@ -200,17 +241,20 @@ func (s *Server) ClientOf(now time.Time, id Stateid, from *From) (*Client, nfs.S
 	return nil, nfs.ErrBadStateID
 }
 
-// AnonymousIO is IO of somebody of whom nothing is known.
+// AnonymousIO is IO with a special stateid in version 4.0, where such a request names no client.
 func (s *Server) AnonymousIO(now time.Time, f lock.File, write, bypass bool) nfs.Status {
 	return s.anonymous(now, f, write, bypass)
 }
 
+// init makes the tables. Restore calls it after gob has filled the exported fields.
 func (v *v40) init() {
 	v.closed = make(map[uint32]*seqOwner)
 	v.openOwners, v.lockOwners = make(map[string]*seqOwner), make(map[string]*seqOwner)
 	v.idle, v.pending = make(map[*seqOwner]struct{}), make(map[*seqOwner]struct{})
 }
 
+// release empties the tables when the client ends. Call with the client's mu held. A request that
+// waits for a turn still gets the turn, and its operation fails with EXPIRED.
 func (v *v40) release() {
 	clear(v.openOwners)
 	clear(v.lockOwners)
@@ -220,8 +264,9 @@ func (v *v40) release() {
 	v.path = nil
 }
 
-// Renewed is RENEW (section 16.28) of a client that was found: it hears that it cannot be
-// called, if it has a delegation that it might be called for.
+// Renewed is the result of RENEW (RFC 7530 section 16.28); Client40 has renewed the lease. A client
+// with delegations that the server cannot call gets CB_PATH_DOWN. It then sends SETCLIENTID with a
+// new address, or returns the delegations.
 func (c *Client) Renewed() nfs.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
