@@ -68,8 +68,10 @@ func (c *Client) receive(msg []byte, wc *rdma.WC) {
 	x.finish(err)
 }
 
-// settle is the end of receive when memory is opened by windows. The caller gets the reply when all
-// windows of the call are closed.
+// settle is the end of receive when memory is opened by windows. The caller gets the reply when
+// all windows of the call are closed. A server that invalidates a key of another call has broken
+// that call's memory, and cannot be trusted with the rest: the connection ends. RFC 8166 has no
+// error message from client to server for this.
 func (c *Client) settle(x *exchange, h *Header, rest []byte, wc *rdma.WC) {
 	err := c.accept(x, h, rest)
 	if err != nil {
@@ -166,7 +168,9 @@ func returned(got, offered Chunk) (int, error) {
 	return n, nil
 }
 
-// called handles a call of the server (RFC 8167).
+// called handles a call of the server (RFC 8167). The reply carries the XID of the call.
+// cfg.Backward gets a copy, because the receive buffer is posted again when receive returns. It
+// may answer later and on any goroutine.
 func (c *Client) called(xid uint32, msg []byte) {
 	if c.cfg.Backward == nil || rpc.ReplyXID(msg) != xid {
 		c.n.add(errBackward)

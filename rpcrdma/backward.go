@@ -12,6 +12,12 @@ import (
 // The replies arrive in the receives that are posted beyond the client's credits.
 
 // backward is the calls of a connection to its client. It belongs to the loop, except calls.
+//
+//	state of a call            memory
+//	queued                     msg, in Go memory
+//	SEND posted                buffer i of mem, until sent
+//	SEND completed             none; rpc.Backward waits for the reply
+//	reply received             the slot's receive buffer, until receive returns
 type backward struct {
 	c     *serverConn
 	calls *rpc.Backward
@@ -35,7 +41,9 @@ func (b *backward) init(c *serverConn) {
 	}, min(c.inlineOut, backwardInline)-minMessage, 1)
 }
 
-// send sends a message, or queues it until an earlier SEND completes.
+// send sends a message, or queues it until an earlier SEND completes. The queue is bounded
+// because a client can answer calls faster than it acknowledges their SENDs: each answer lets the
+// caller make another call.
 func (b *backward) send(msg []byte) {
 	c := b.c
 	if c.dead {

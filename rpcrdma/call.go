@@ -80,7 +80,9 @@ func newExchange(c *Client) *exchange {
 	return x
 }
 
-// recycle retains the exchange and its memory for another call.
+// recycle retains the exchange and its memory for another call. The device does not use this
+// memory: retire or closed has ended the server's access. Large buffers are not retained, because
+// one long call would otherwise leave its memory in the pool.
 func (x *exchange) recycle() {
 	if x.shared {
 		return
@@ -108,7 +110,9 @@ func (x *exchange) recycle() {
 // idleRoomMax is the largest memory for a Reply chunk that an idle exchange retains.
 const idleRoomMax = 64 << 10
 
-// run sends the call and waits for the reply. After an error x must not be used or recycled.
+// run sends the call and waits for the reply. After an error x must not be used or recycled. A
+// caller whose context ends first still waits for giveUp on the loop. When run returns, the
+// server can no longer reach dst and the arguments, so the caller may reuse them.
 func (x *exchange) run(ctx context.Context) error {
 	c := x.c
 	if err := c.Err(); err != nil {

@@ -181,7 +181,8 @@ func (s *slot) skipRead() bool {
 	return s.seg < len(s.hdr.Reads)
 }
 
-// fetched counts an RDMA READ that completed.
+// fetched counts an RDMA READ that completed. An RDMA READ that fails never arrives here: its
+// completion has an error status and ends the connection (failed).
 func (s *slot) fetched(n int) {
 	s.c.l.n.readBytes.Add(uint64(n))
 	s.c.readBytes.Add(uint64(n))
@@ -193,6 +194,12 @@ func (s *slot) fetched(n int) {
 
 // assemble lists the parts of the whole message: the stream (inline, or the chunk at position 0)
 // with the other chunks at their positions. Nothing is copied.
+//
+//	RDMA_MSG      inline[0:p1]  chunk1+pad  inline[p1:...]  chunk2+pad  ...
+//	RDMA_NOMSG    chunk0[0:p1]  chunk1+pad  chunk0[p1:...]  ...
+//
+// The parts refer to the receive buffer and to readMem. Both belong to the slot until drop, so the
+// handler may use its arguments until it calls Reply.
 func (s *slot) assemble() {
 	s.parts = s.parts[:0]
 	stream, rest := s.inline, s.chunks

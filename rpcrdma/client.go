@@ -203,6 +203,11 @@ func (c *Client) Err() error {
 func (c *Client) Stats() Stats { return c.n.stats() }
 
 // Close ends the connection and waits until the device does not use its memory any more.
+//
+//	call                     outcome of Close
+//	waits for a credit       fails with ErrClosed
+//	was sent                 fails with ErrClosed; its memory is closed first
+//	its reply has arrived    unchanged
 func (c *Client) Close() error {
 	if !c.loop.Submit(func() { c.fail(rpc.ErrClosed) }) {
 		return nil

@@ -1,6 +1,8 @@
 package rpcrdma
 
-// arrived handles a received message of n bytes.
+// arrived handles a received message of n bytes. The number of messages is bounded by the posted
+// receives. A client that sends without a credit finds no receive, gets an RNR NAK, and slows
+// down only itself.
 func (c *serverConn) arrived(index, n int) {
 	c.active++
 	c.activeNow.Store(int64(c.active))
@@ -62,8 +64,9 @@ func (c *serverConn) extend(grant, n int) {
 }
 
 // credits returns the grant of the reply being built (RFC 8166 section 3.3.1): the requested
-// number, bounded by the receives, by the shortage of memory and by the client's rate limits. It is
-// at least 1, because a client without credits could never send again.
+// number, bounded by the receives, by the shortage of memory and by the client's rate limits. It
+// is at least 1, because a client without credits could never send again. A client may request 0
+// credits, or 2^32-1. Both are bounded here, and are no error.
 func (c *serverConn) credits(requested uint32) uint32 {
 	most := c.l.pool.allowed(c.grant, c.l.cfg.Inline)
 	n := min(most, c.throttle.cap, int(min(requested, 1<<16)))

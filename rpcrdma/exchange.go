@@ -31,7 +31,7 @@ func (c *Client) start(x *exchange) {
 //
 //	the call waits to be sent     it leaves the queue
 //	the call was sent             its memory is closed, and its XID becomes an orphan
-//	its reply is being settled    nothing: the caller gets the reply in a moment
+//	its reply is being settled nothing: finish follows when its windows are invalidated
 func (c *Client) giveUp(x *exchange, why error) {
 	switch {
 	case x.over, x.closing:
@@ -46,7 +46,9 @@ func (c *Client) giveUp(x *exchange, why error) {
 	x.finish(why)
 }
 
-// retire closes the call's memory to the server, before anything of it is used or reused.
+// retire closes the call's memory to the server, before anything of it is used or reused. With
+// regions, retire either reregisters a region without memory or closes it. After a loss of the
+// connection it closes them, because no further call can reuse them.
 func (c *Client) retire(x *exchange) {
 	if c.win != nil {
 		c.win.revoke(x)
@@ -70,6 +72,7 @@ func (x *exchange) finish(err error) {
 }
 
 // open returns a region with b: a reregistered one, a window of registered memory, or a new one.
+// The caller of open owns the region. retire returns it to spare, or closes it.
 func (c *Client) open(b []byte, access rdma.Access) (rdma.MR, error) {
 	if !c.device(b) { // a dma-buf cannot be reregistered by its address
 		if mr, err := c.spare.take(b, access); mr != nil || err != nil {

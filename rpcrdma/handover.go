@@ -26,8 +26,8 @@ import (
 //	                                                  postponed messages are served
 //	ends without closing the connections
 //
-// If the new process fails before it starts its loops, the old one starts its own again:
-// Pause(false).
+// If the new process fails before the device starts its loops there, the device of the old
+// process starts its own again, and then the caller calls Pause(false).
 type snapshot struct{ Conns []snapshotConn }
 
 // snapshotConn is one connection. It has no memory: the successor posts receives of its own.

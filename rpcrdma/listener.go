@@ -48,8 +48,8 @@ type Listener struct {
 	// paused: connections postpone what arrives, see Pause.
 	paused bool
 	gone   sync.Cond // a connection ended
-	// orphaned: the device was closed before the Listener. Handlers may still use the memory
-	// and no completion will tell when they are done, so it is never unmapped.
+	// orphaned: the device was closed before the Listener. Handlers may still use the memory and
+	// no completion will report their end, so it is never unmapped.
 	orphaned bool
 	finished chan struct{} // closed when Close has done its work
 }

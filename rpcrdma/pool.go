@@ -13,12 +13,14 @@ import (
 // from any goroutine; those with callbacks call them without mu.
 //
 //   - A quarter is for messages: the receives of each connection, for its credits and some more.
-//   - The rest is for bulk data of calls in progress. A call reserves all it needs at once, so no
-//     call holds memory while it waits for more. Calls that find none wait in the order of arrival.
+//   - The rest is for bulk data of calls in progress. A call reserves all it needs at once, so
+//     no call has memory while it waits for more. A handler may allocate more later, but
+//     without waiting (alloc). Calls that find none wait in the order of arrival.
 //
 // While less than half of the memory for messages is in use, each connection gets as many credits
 // as it uses. Beyond that, each connection gets an equal share at most, and connections with more
-// are reduced to it, one credit per reply. This leaves memory for the floors of new connections.
+// are reduced to it, one credit per reply. This leaves memory for the least credits of new
+// connections (floorCredits).
 //
 //	+-------- messages: 1/4 --------+----------------- bulk: 3/4 ------------------+
 //	| receives of each connection   | blocks of powers of two, for one call each   |
@@ -27,7 +29,7 @@ import (
 //	| the last quarter: floors      |                                              |
 //	+-------------------------------+----------------------------------------------+
 //
-// Lock order: mu is taken last. Nothing is called while it is held, except the arena.
+// Lock order: mu is taken last. Code that has mu calls only the arena, no callback.
 type Memory struct {
 	arena    *rdma.Arena
 	messages int // bytes for messages

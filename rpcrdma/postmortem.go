@@ -70,7 +70,9 @@ func (c *serverConn) note() rdma.Note {
 	}}
 }
 
-// refuse rejects a request, and adds the reason to the device's post-mortem.
+// refuse rejects a request, and adds the reason to the device's post-mortem. The client sees
+// reason 28 (consumer defined). The text stays on the server: private data of a REJ would show it
+// to anybody who sends a REQ.
 func refuse(req rdma.ConnRequest, why error) {
 	if a, ok := req.(rdma.Annotated); ok {
 		a.Annotate(func() rdma.Note { return rdma.Note{Why: why.Error()} })

@@ -39,8 +39,10 @@ type PrivateMessage struct {
 	Receive            int  // longest message it can receive
 }
 
-// ParsePrivate looks for a private message in private data; other data may precede it. Without one,
-// or with an unknown version, ok is false and m has the defaults of RFC 8166 section 3.3.3.
+// ParsePrivate looks for a private message in private data; other data may precede it. Without
+// one, or with an unknown version, ok is false and m has the defaults of RFC 8166 section 3.3.3.
+// The search is bounded by the private data of a REQ or REP, at most 196 bytes. A forged message
+// can only lower the sizes that this side uses: the owner takes the smaller one of both sides.
 func ParsePrivate(data []byte) (m PrivateMessage, ok bool) {
 	for i := 0; i+privateLen <= len(data); i++ {
 		p := data[i:]

@@ -54,6 +54,12 @@ func (p *prober) start(conn rdma.Conn, every rdma.Time, wanted func() bool, lost
 
 // tick posts a probe after an interval without a completion, if none is in flight. A failed
 // PostSend (the send queue is full) is repeated at the next tick.
+//
+//	since the last tick          the tick
+//	a completion                 does nothing, and starts counting anew
+//	none, a probe in flight      adds an interval; ends the connection at probeLimit
+//	none, silence is harmless    does nothing (wanted)
+//	none                         posts a probe
 func (p *prober) tick() {
 	p.cancel = p.conn.Loop().After(p.every, p.tick)
 	progress := p.progress

@@ -59,11 +59,11 @@ func (c *serverConn) countFailure() {
 	}
 }
 
-// complete handles a completion. What the work request used is ours again:
+// complete handles a completion. The resources of the work request may be used again:
 //
 //	receive    the buffer has a message, and belongs to its slot
 //	RDMA READ  a part of the slot's chunk memory has arrived
-//	SEND       the client has the reply; everything of the slot is free, and the buffer is posted
+//	SEND       the client's device has the reply; all memory of the call is released
 //	probe      nothing
 func (c *serverConn) complete(wc *rdma.WC) {
 	index, kind := int(uint32(wc.ID)), wc.ID>>32
@@ -106,7 +106,7 @@ func (c *serverConn) complete(wc *rdma.WC) {
 	}
 }
 
-// cancelWait gives up the place in the queue for bulk memory.
+// cancelWait removes the connection's ticket from the queue for bulk memory.
 func (c *serverConn) cancelWait() {
 	if c.waiting != nil {
 		c.waiting = nil
@@ -183,8 +183,8 @@ func (c *serverConn) mayReply(n int) bool {
 
 // nextQueue returns the queue to serve next, or nil.
 //
-// A call that waits for memory with the ticket goes first: it may hold its memory already, and
-// nobody else can use that. Otherwise the call that arrived first goes first.
+// The call that waits for memory with the ticket goes first: it may own its memory already, and
+// no other call can use that. Otherwise the call that arrived first goes first.
 //
 // A call with Read chunks gets memory only when its first RDMA READ can be posted. So few blocks
 // are in use at a time, the same blocks are used again, and they stay in the processor's caches.
@@ -192,7 +192,7 @@ func (c *serverConn) mayReply(n int) bool {
 //	state                                          served next
 //	a slot waits with the ticket                   its queue
 //	fetch has the older call, an RDMA READ can     fetch
-//	be posted, and no earlier call has some left
+//	be posted, and no earlier call has unposted ones
 //	admit has a call                               admit
 //	else                                           none, until a completion
 func (c *serverConn) nextQueue() *slotQueue {

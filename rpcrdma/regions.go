@@ -24,7 +24,8 @@ func (r *regions) take(b []byte, access rdma.Access) (rdma.MR, error) {
 }
 
 // put invalidates regions and retains them, most at the most; it closes the rest. After put the
-// peer cannot reach the memory any more.
+// peer cannot reach the memory any more. The list is bounded so that a burst of large replies
+// does not leave regions behind for ever.
 func (r *regions) put(mrs []rdma.MR, most int) {
 	for _, m := range mrs {
 		if mr, ok := m.(rdma.Reregisterer); ok && len(*r) < most && mr.Reregister(nil, 0) == nil {

@@ -16,7 +16,8 @@ import (
 
 var errChunkTooSmall = errors.New("rpcrdma: a result is longer than the chunk for it")
 
-// inside reports whether b starts in mem.
+// inside reports whether b starts in mem. It does not check the end: the callers pass slices that
+// lie in one allocation.
 func inside(b, mem []byte) bool {
 	p, m := uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
 	return len(b) > 0 && p >= m && p-m < uintptr(len(mem))
@@ -129,8 +130,9 @@ func (s *slot) answer() {
 	c, h, e := s.c, &s.hdr, &s.call.Res
 	c.wrs, c.sges = c.wrs[:0], c.sges[:0]
 	invalidate := c.peerInval && s.oneKey
-	// A client that still has to invalidate its memory itself can lose the connection, and with
-	// it the reply, before it has done so. Then the SEND's completion proves nothing.
+	// If the client must invalidate its memory itself, the connection can break after the SEND's
+	// completion and before the client has processed the reply. So this completion does not show
+	// that the client has the reply, and the cached reply must stay.
 	s.final = invalidate || len(h.Reads)+len(h.segs) == 0
 	for i := range e.Refs {
 		if r := &e.Refs[i]; inside(r.Data, s.buf) {
@@ -204,7 +206,8 @@ func (s *slot) fillWrites() (inline int, err error) {
 	return inline, nil
 }
 
-// unused returns a chunk with all lengths zero.
+// unused sets all lengths of c to zero. This tells the client that the chunk was not used (RFC
+// 8166 section 3.4.6).
 func (s *slot) unused(c Chunk) {
 	for i := range c {
 		c[i].Length = 0
@@ -240,8 +243,9 @@ func (s *slot) fillReply() error {
 	return nil
 }
 
-// tooLong answers a call whose reply fits nowhere with ERR_CHUNK (RFC 8166 section 4.5.3). The call
-// has been executed. Other errors end the connection.
+// tooLong answers with ERR_CHUNK if why is errChunkTooSmall (RFC 8166 section 4.5.3): the reply
+// fits nowhere. The call has already been executed. For any other error tooLong ends the
+// connection.
 func (s *slot) tooLong(why error) {
 	c := s.c
 	c.wrs, c.sges = c.wrs[:0], c.sges[:0]
@@ -297,7 +301,6 @@ func (s *slot) send(b []byte, invalidate bool, key uint32) {
 }
 
 // saveReply copies the list from the connection's scratch to the slot until it can be posted.
-// clearSavedReply empties it, and retains the memory of short lists for reuse.
 func (s *slot) saveReply() {
 	s.wrs, s.sges = append(s.wrs[:0], s.c.wrs...), append(s.sges[:0], s.c.sges...)
 	for i := range s.wrs {
@@ -305,7 +308,7 @@ func (s *slot) saveReply() {
 	}
 }
 
-// clearSavedReply empties the saved list.
+// clearSavedReply empties the saved list. It retains the memory of short lists for reuse.
 func (s *slot) clearSavedReply() {
 	if len(s.wrs) > 8 {
 		s.wrs, s.sges = nil, nil

@@ -36,13 +36,17 @@ func (s *slot) alloc(n int) []byte {
 }
 
 // Borrows implements rpc.Lender. Only results with a Write chunk of their own can be sent without
-// a copy; others become part of a message that is built in our buffer.
+// a copy; others become part of a message that is built in our buffer. A handler asks before it
+// borrows: the length is checked against the client's chunk here, because a loan that does not
+// fit could not be sent at all.
 func (s *slot) Borrows(call *rpc.Call, n int) bool {
 	i, h := len(call.Res.Refs), &s.hdr
 	return i < len(h.Writes) && n <= h.Writes[i].Len() && len(s.loans) < MaxWriteChunks
 }
 
-// Borrow implements rpc.Lender.
+// Borrow implements rpc.Lender. The slot owns the loan until drop, which calls Release. A device
+// that reads the memory late (Volatile) gets a copy from the store if the file was truncated or
+// written meanwhile.
 func (s *slot) Borrow(b rpc.Borrowed) {
 	s.loans = append(s.loans, b)
 	s.c.l.n.lent.Add(uint64(len(b.Bytes())))

@@ -293,9 +293,9 @@ func (s *slot) finished() {
 // idleBufferMax is the largest encoder buffer that an idle slot retains for its next reply.
 const idleBufferMax = 16 << 10
 
-// drop releases all resources of the call except the receive buffer. The caller knows that the
-// device does not use them: the SEND of the reply completed, nothing was posted, or the connection
-// is closed.
+// drop releases all resources of the call except the receive buffer. The caller has made sure
+// that the device does not use them: the SEND of the reply completed, nothing was posted, or the
+// connection is closed.
 func (s *slot) drop() {
 	held := 0
 	for _, b := range [...][]byte{s.readMem, s.room} {

@@ -20,8 +20,8 @@ type Pacer interface {
 // throttle delays the calls of a connection whose client is over its rate limits. A delayed call
 // occupies its receive and nothing else: no bulk memory, no RDMA READ, no worker.
 //
-// Of the calls under one limit only the first has asked for its turn. So clients that share a limit
-// take turns, however many calls each has.
+// For each limit only the first delayed call has a time reserved at the limiter. So clients that
+// share a limit take turns, however many calls each has.
 //
 // While calls are delayed the client is granted fewer credits, down to one, so that it sends no
 // more than can be served. Each call that was not delayed raises the grant by one.
@@ -44,7 +44,9 @@ type throttle struct {
 
 func (t *throttle) init(c *serverConn) { t.c, t.cap = c, c.l.cfg.Credits }
 
-// delay reports whether it delayed a call because of a limit.
+// delay reports whether it delayed a call because of a limit. The first call to Pace only asks
+// which limit applies and takes nothing from it (take is false). A call behind another one of its
+// limit does not ask for a time at all.
 func (t *throttle) delay(s *slot) bool {
 	if t.pacer == nil || s.hdr.Type != TypeMsg {
 		return false // the RPC header is in a chunk; the limit is applied when the call is served
@@ -75,7 +77,7 @@ func (t *throttle) ask(s *slot, now rdma.Time) bool {
 	return ok && wait <= 0
 }
 
-// lower halves the bound of the credits.
+// lower halves the most credits that the connection is granted.
 func (t *throttle) lower() {
 	c := t.c
 	if next := max(min(t.cap, c.grant)/2, 1); next < t.cap {
@@ -150,7 +152,9 @@ func (t *throttle) postponeAll() {
 	t.stop()
 }
 
-// release queues all delayed calls at once, because the connection is to end.
+// release queues all delayed calls at once, because the connection is to end. The limits are
+// exceeded once by the calls of this connection. Delayed calls would otherwise prolong the stop
+// of the server.
 func (t *throttle) release() {
 	for _, s := range t.calls {
 		s.queue()
@@ -160,9 +164,9 @@ func (t *throttle) release() {
 	t.c.pump()
 }
 
-// stall ends connections whose client takes nothing. A queue pair with infinite RNR retries waits
-// for a receive of its peer forever, and replies with their memory wait with it. stall belongs to
-// the loop.
+// stall ends a connection if none of its work requests completes for SlowTimeout. A queue pair
+// with infinite RNR retries waits for a receive of its peer forever, and replies with their
+// memory wait with it. stall belongs to the loop.
 //
 //	PostSend: start --tick--tick--tick--tick--> SlowTimeout without a completion: the connection ends
 //	                    |

@@ -63,7 +63,8 @@ func (m *Memory) both(t *ticket) bool {
 	return false
 }
 
-// claim reports whether the blocks of a ticket that was in the queue are allocated.
+// claim reports whether the blocks of a ticket that was in the queue are allocated. After true
+// the caller owns t.a and t.b, and sets have to false.
 func (m *Memory) claim(t *ticket) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,6 +72,11 @@ func (m *Memory) claim(t *ticket) bool {
 }
 
 // cancel removes a ticket from the queue, and frees its blocks if it has them.
+//
+//	ticket                       cancel
+//	waits in the queue           it leaves the queue
+//	has its blocks (have)        the blocks are freed, for the next ticket
+//	was claimed before           nothing: the slot owns the blocks, and drop frees them
 func (m *Memory) cancel(t *ticket) {
 	m.mu.Lock()
 	if t.have {

@@ -25,6 +25,17 @@ import (
 // (revoke): an OpLocalInv would fail if the server invalidates the same key at that moment.
 //
 // windows belongs to the client's loop.
+//
+//	event                                    function    windows of the call
+//	the call is encoded                      expose      taken, binds collected
+//	encoding fails                           unused      free again; nothing was posted
+//	the SEND is posted                       post        bound, in the order of the list
+//	the SEND completes                       sent        bound; entries of binds and SEND are free
+//	the reply arrives                        settle      one may be invalidated by the server
+//	the loop's turn ends                     postEnds    invalidations of the others are posted
+//	the last invalidation completes          ended       closed, then free again
+//	the caller gives up                      revoke      destroyed at the device
+//	the connection ends                      fail        likewise
 type windows struct {
 	c       *Client
 	arena   *rdma.Arena
@@ -65,8 +76,8 @@ func windowed(lim rdma.Limits) bool {
 	return lim.Windows && !lim.PeerInval && (lim.WRs == 0 || lim.WRs >= 2*windowRequests)
 }
 
-// newWindows makes the windows of a client with a number of send buffers. entries is the length of
-// the send queue, most at the most.
+// newWindows makes the windows of a client with a number of send buffers. entries is the length
+// of the send queue; the device supports at most the number most.
 func newWindows(c *Client, buffers int, most int) (w *windows, entries int, err error) {
 	entries = buffers + 4*buffers + windowRequests + 1
 	if most > 0 {
@@ -86,8 +97,9 @@ func newWindows(c *Client, buffers int, most int) (w *windows, entries int, err 
 // ready reports whether a call of any kind can be sent.
 func (w *windows) ready() bool { return w.sqFree >= windowRequests }
 
-// take returns an unbound window with a fresh key. A key must not be used twice in a row: a late
-// packet of the server could name it.
+// take returns an unbound window with a fresh key. A key must not be reused for the next call,
+// because a delayed packet of the server could still carry the key. The window belongs to the
+// call (exchange.wins) until closed or revoke.
 func (w *windows) take() (*window, error) {
 	for n := len(w.free); n > 0; n = len(w.free) {
 		win := w.free[n-1]
@@ -110,6 +122,12 @@ func (w *windows) take() (*window, error) {
 }
 
 // expose collects the bind that opens b to the server.
+//
+//	memory                             what the window is bound to
+//	of the client's arena              the arena's region
+//	registered by the user             that region
+//	short, and only read by the server a copy in the arena
+//	else                               a region for this call (window.own)
 func (w *windows) expose(x *exchange, b []byte, access rdma.Access) (seg Segment, err error) {
 	win, err := w.take()
 	if err != nil {
@@ -227,7 +245,9 @@ func (w *windows) unused(x *exchange) {
 	w.wrs = w.wrs[:0]
 }
 
-// revoke closes the call's windows at the device, at once and whatever the server does.
+// revoke closes the call's windows at the device, at once and whatever the server does. A window
+// that was destroyed cannot be bound again, so it does not go back to free. This is the slow
+// path: each window costs a system call.
 func (w *windows) revoke(x *exchange) {
 	w.sqFree += len(x.wins)
 	for _, win := range x.wins {

@@ -55,7 +55,8 @@ func (m *Machine) putPrivate(to []byte, id *ID, port uint16, private []byte) {
 }
 
 // Connect sends a REQ, and repeats it until Reply, Rejected or Unreachable. The QP is in INIT and
-// has its receives posted.
+// has its receives posted. The machine bounds only the number of attempts. A peer that never
+// answers costs one ID and one datagram per repetition until ConnectLimit.
 func (m *Machine) Connect(now rdma.Time, p ConnectParams) (*ID, error) {
 	if m.pending >= m.cfg.PendingMax {
 		return nil, ErrTooMany
@@ -94,8 +95,9 @@ type AcceptParams struct {
 	Private            []byte // at most REPPrivateLen
 }
 
-// Accept answers a ConnRequest with a REP. The QP is in RTS by then: the peer may send on it before
-// its RTU arrives.
+// Accept answers a ConnRequest with a REP. The QP is in RTS by then: the peer may send on it
+// before its RTU arrives. The REP is repeated for at least replyLimit: a peer whose RTU was lost
+// has an established connection, and its first packet confirms the connection here (Traffic).
 func (m *Machine) Accept(now rdma.Time, id *ID, p AcceptParams) error {
 	if id.State != REQReceived {
 		return ErrState
@@ -120,7 +122,7 @@ func (m *Machine) Accept(now rdma.Time, id *ID, p AcceptParams) error {
 	return nil
 }
 
-// Reject answers a ConnRequest or a Reply with a REJ. The ID is dead.
+// Reject answers a ConnRequest or a Reply with a REJ. The ID is no longer valid.
 func (m *Machine) Reject(id *ID, why Reason, private []byte) { m.reject(id, REJ{Reason: why}, private) }
 
 // RejectMTU rejects a ConnRequest because the path MTU of its REQ is too large. The REJ suggests

@@ -26,10 +26,33 @@
 //
 // # What a peer may do
 //
-// Everything that arrives is believed as little as possible. A datagram can be lost, repeated, late
-// or forged. A forged source address can be that of a host that exists. So a message counts for a
-// connection only if both communication IDs and the address fit, and communication IDs are random.
-// Only a REQ needs no earlier message: Config says how many of them take which resources.
+// The machine checks every field of a received message against its own state. A datagram can be
+// lost, repeated, late or forged. A forged source address can be that of a host that exists. So a
+// message counts for a connection only if both communication IDs and the address fit, and
+// communication IDs are random. Only a REQ needs no earlier message: Config says how many of them
+// take which resources.
+//
+// # Repetitions
+//
+//	message     repeated after             until                        at most for
+//	REQ         0.2 s, doubling to 4 s     REP or REJ; an MRA delays    ConnectLimit (8 s)
+//	REP         likewise                   RTU, traffic, DREQ or REJ    30 s
+//	DREQ        likewise                   DREP, or a crossing DREQ     4 s
+//	SIDR REQ    likewise                   SIDR REP                     ConnectLimit
+//
+// No timer repeats RTU, DREP, REJ, MRA and SIDR REP. The machine sends them again when the peer
+// repeats the message that they answer.
+//
+// # Bounds
+//
+//	resource                          bound             beyond it
+//	connections being set up          PendingMax        a half-open one is replaced, or the REQ waits
+//	of these asked for by one host    PeerPendingMax    likewise, among those of this host
+//	REQs that wait for a place        PeerPendingMax    a random one is dropped
+//	REQs that wait for Listen         PeerPendingMax    dropped
+//	SIDR REQs of peers                PendingMax        the oldest answer is deleted, or status 3
+//	connections in TimeWait           TimeWaitMax       one leaves early
+//	datagrams for Transmit            512               dropped, as a network drops them
 //
 // # Concurrency
 //

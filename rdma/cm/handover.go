@@ -70,7 +70,9 @@ func (m *Machine) Export(now rdma.Time) Snapshot {
 var errSnapshot = errors.New("cm: not the state of a connection manager")
 
 // Import adds the connections of s to a new machine, instead of Resume. It sends nothing, and the
-// ledger keeps its contents: if this process fails, another one can use it.
+// ledger keeps its contents: if this process fails, another one can use it. An impossible value
+// is an error and not a panic: after an error the old process continues, and this machine is
+// discarded. Two connections never share a record of the ledger.
 func (m *Machine) Import(now rdma.Time, s *Snapshot) error {
 	taken := make(map[int32]bool)
 	for i := range s.IDs {
@@ -114,7 +116,8 @@ func (m *Machine) Import(now rdma.Time, s *Snapshot) error {
 // Lookup is the connection with our communication ID, or nil.
 func (m *Machine) Lookup(local uint32) *ID { return m.ids[local] }
 
-// Orphans are the connections that exist for their peers and have no User.
+// Orphans are the connections that exist for their peers and have no User. The owner ends them by
+// Disconnect: no queue pair in this process belongs to them.
 func (m *Machine) Orphans() []*ID {
 	return slices.DeleteFunc(m.sorted(), func(id *ID) bool {
 		return id.User != nil || id.State != Established && id.State != REPSent

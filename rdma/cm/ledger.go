@@ -38,7 +38,9 @@ func (m *Machine) ledgerRecord(i int32) []byte {
 	return m.cfg.Ledger[int(i)*LedgerRecord:][:LedgerRecord:LedgerRecord]
 }
 
-// remember adds an established connection, if a record is free.
+// remember adds an established connection, if a record is free. A full ledger only means that the
+// peer of this connection waits for its retries after a kill. The checksum is written last: a
+// record that a kill interrupts has a wrong checksum.
 func (m *Machine) remember(id *ID) {
 	if id.Record >= 0 || len(m.blank) == 0 {
 		return
@@ -64,7 +66,9 @@ func (m *Machine) strike(id *ID) {
 }
 
 // Resume ends the connections of the process before, which Config.Ledger lists, and returns their
-// number. Call it once, before anything else.
+// number. Call it once, before anything else. A peer that has restarted knows no connection with
+// these communication IDs and this QPN, so the DREQ ends nothing there. DREQs that are not
+// answered end after dreqLimit.
 func (m *Machine) Resume(now rdma.Time) int {
 	var left []*ID
 	for i := int32(len(m.cfg.Ledger)/LedgerRecord) - 1; i >= 0; i-- {

@@ -35,10 +35,10 @@ type Config struct {
 	TimeWaitMax    int
 	// Refused, if set, is called for each REQ that was rejected before it became an ID.
 	Refused func(src netip.Addr, r *REQ, why Reason)
-	// Starting says that the user is about to call Listen. Until Started, requests for ports that
-	// are not open are not refused. Up to PeerPendingMax REQs wait for Listen, because the Linux
-	// kernel repeats its REQs only after seconds. Other requests are dropped, so that their
-	// senders repeat them.
+	// If Starting is true, the user will call Listen soon, and then Started. Until Started,
+	// requests for ports that are not open are not refused. Up to PeerPendingMax REQs wait for
+	// Listen, because the Linux kernel repeats its REQs only after seconds. Other requests are
+	// dropped, so that their senders repeat them.
 	Starting bool
 	// Ledger is memory that outlives the process, LedgerRecord bytes for each connection, zero at
 	// first. See Resume. It may be nil.
@@ -55,7 +55,7 @@ type Counters struct {
 
 	Resent          uint64 // messages repeated by timers
 	Duplicates      uint64 // messages received again
-	Stale           uint64 // REQs of a peer that retains, or lost, an earlier connection
+	Stale           uint64 // REQs of connections in TimeWait, or with a queue pair in use
 	Timeouts        uint64 // REQs, REPs and SIDR REQs given up
 	HalfOpenEvicted uint64 // half-open connections that a newer REQ replaced
 	Unsupported     uint64 // messages that CM has and we do not support: LAP
@@ -210,13 +210,16 @@ func (m *Machine) Listen(port uint16) error {
 func (m *Machine) Unlisten(port uint16) { delete(m.listen, port) }
 
 // Ending drops from now on, instead of refusing, requests for ports that nobody listens on: their
-// senders repeat them, and reach the process that has the socket next.
+// senders repeat them, and reach the process that has the socket next. A refusal would end the
+// attempt of the peer at once: the Linux kernel does not repeat a REQ that was rejected.
 func (m *Machine) Ending() { m.ending = true }
 
 // Pending is the number of connections being set up, and of those in TimeWait.
 func (m *Machine) Pending() (setup, timeWait int) { return m.pending, m.waiting }
 
-// Events moves what happened into dst, oldest first.
+// Events moves what happened into dst, oldest first. The caller fetches events in the turn in
+// which they occur: nothing bounds their number otherwise. An ID in an event of the kinds
+// Rejected, Unreachable, Gone or Resolved is no longer in the tables.
 func (m *Machine) Events(dst []Event) int {
 	n := copy(dst, m.events)
 	rest := copy(m.events, m.events[n:])

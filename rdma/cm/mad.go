@@ -111,6 +111,10 @@ type coder struct {
 // bits moves an unsigned field of width bits. at is its byte, and bit its first bit in that byte,
 // counted from the most significant one, as in the tables of the specification. Encoding drops the
 // bits of *v above width.
+//
+//	byte      43                44
+//	          0 1 2 3 4 5 6 7   0 1 ...
+//	REQ       CM timeout |TT|F  starting PSN     bits(c, 43, 0, 5, ...), bits(c, 43, 5, 2, ...)
 func bits[T ~uint8 | ~uint16 | ~uint32 | ~uint64](c coder, at, bit, width int, v *T) {
 	b := c.body[at : at+(bit+width+7)/8]
 	behind := len(b)*8 - bit - width // bits of the last byte that belong to the next field

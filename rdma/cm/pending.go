@@ -94,6 +94,11 @@ func (m *Machine) waitForRTU(id *ID) {
 
 // makeRoom finds a place for a connection that src asks for; it gives up an older one if it must.
 // If there is none, due is the time when there may be one, 0 if that is unknown.
+//
+//	connections of src      all             place
+//	PeerPendingMax          any             that of the oldest half-open one of src
+//	less                    PendingMax      that of the oldest half-open one of any host
+//	less                    less            a free one
 func (m *Machine) makeRoom(now rdma.Time, src netip.Addr) (room bool, due rdma.Time) {
 	list := &m.halfOpen
 	if a := m.askers[src]; a != nil && a.pending >= m.cfg.PeerPendingMax {
@@ -168,6 +173,8 @@ func (m *Machine) Started() {
 
 // reqQueue is the queue of the REQs that wait for a place.
 type reqQueue struct {
+	// reqs[:repeated] were dropped before and have come again; no other REQ replaces them. They
+	// are at most half of PeerPendingMax, so new REQs always find places to compete for.
 	reqs     []waitingREQ
 	repeated int       // the first of reqs, which were dropped before
 	due      rdma.Time // of the next round

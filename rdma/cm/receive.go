@@ -209,6 +209,13 @@ func (m *Machine) rejectedID(src netip.Addr, r *REJ) *ID {
 }
 
 // rejected handles a REJ: of our REQ, of our REP, or because the peer gave up.
+//
+//	state                               result
+//	REQSent, and the MTU was refused    a new REQ with a smaller MTU (retryMTU)
+//	REQSent, REPReceived                Rejected
+//	REQReceived, REPSent                Rejected: the peer gave up, or refused our REP
+//	Established                         Disconnected, TimeWait
+//	DREQSent, TimeWait                  dropped: the connection ends anyway
 func (m *Machine) rejected(now rdma.Time, src netip.Addr, r REJ) {
 	id := m.rejectedID(src, &r)
 	if id == nil {
@@ -263,7 +270,8 @@ func (m *Machine) retryMTU(now rdma.Time, id *ID, r *REJ) bool {
 const mraMax = 60 * rdma.Second
 
 // moreTime handles an MRA: the peer has our REQ or REP and needs longer. It is granted once for
-// each message, so that a peer cannot retain our resources for ever.
+// each message, so that a peer cannot retain our resources for ever. The timeout of an MRA is a
+// code of 5 bits, 4.096 us * 2^n: up to 2.4 hours. The machine caps the time at mraMax.
 func (m *Machine) moreTime(now rdma.Time, src netip.Addr, a MRA) {
 	id := m.ofPeer(src, a.RemoteID)
 	if id == nil {
@@ -290,6 +298,14 @@ func (m *Machine) moreTime(now rdma.Time, src netip.Addr, a MRA) {
 // disconnect handles a DREQ. A DREQ of an unknown connection is answered too, so that its sender
 // can end the connection. The DREQ has the QPN of its receiver. A DREQ with another QPN is of an
 // earlier connection, or forged, and is dropped, as Linux drops it.
+//
+//	state                    result
+//	unknown connection       DREP
+//	another QPN              dropped
+//	REPSent, Established     DREP, TimeWait, Disconnected
+//	DREQSent                 DREP, TimeWait: both sides disconnect; Gone follows
+//	TimeWait                 DREP again: the first one was lost
+//	other states             dropped
 func (m *Machine) disconnect(now rdma.Time, src netip.Addr, h Header, d IDs) {
 	id := m.find(src, d)
 	if id == nil {

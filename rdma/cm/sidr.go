@@ -177,7 +177,9 @@ type AnswerParams struct {
 	Private []byte // at most SIDRREPPrivateLen
 }
 
-// Answer answers a ResolveRequest. The ID belongs to the machine from here on.
+// Answer answers a ResolveRequest. The ID belongs to the machine from here on. The machine
+// repeats the answer for each repetition of the request, and deletes both after replyLimit. A
+// user that never answers loses the ID after the same time.
 func (m *Machine) Answer(now rdma.Time, id *ID, p AnswerParams) error {
 	if id.State != SIDRREQReceived {
 		return ErrState
@@ -200,6 +202,14 @@ func (m *Machine) Answer(now rdma.Time, id *ID, p AnswerParams) error {
 // resolveRequest handles a SIDR REQ. The table of requests is bounded. When it is full, the oldest
 // answer makes room; if all requests wait for their answers, the request is refused. A known
 // request gets the same answer again.
+//
+//	check                                   answer
+//	nobody listens on the port              status 1; none while the process starts or ends
+//	addresses are not those of the packet   status 2
+//	known, the user has not answered        none
+//	known, answered                         the same SIDR REP
+//	the table has no place                  status 3
+//	else                                    ResolveRequest
 func (m *Machine) resolveRequest(now rdma.Time, src, dst netip.Addr, h Header, r SIDRREQ) {
 	refuse := func(why SIDRStatus) {
 		a := SIDRREP{RequestID: r.RequestID, ServiceID: r.ServiceID, Status: why}
@@ -261,7 +271,9 @@ func (m *Machine) tidyAnswered() {
 	}
 }
 
-// resolved handles a SIDR REP.
+// resolved handles a SIDR REP. A SIDR REP counts only from the host that was asked, with the
+// request ID and service ID of the request. QPN 0, QPN 1 and 0xffffff are no queue pairs for
+// data: 0 and 1 are for management, 0xffffff is multicast.
 func (m *Machine) resolved(src netip.Addr, r SIDRREP) {
 	id := m.ofPeer(src, r.RequestID)
 	if id == nil || id.State != SIDRREQSent || id.Resolution.REQ.ServiceID != r.ServiceID {

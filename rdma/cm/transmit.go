@@ -54,7 +54,9 @@ func (m *Machine) Transmit(b *wire.Batch) (more bool) {
 	return len(m.out) > 0
 }
 
-// send queues a datagram for Transmit. It is lost if too many wait.
+// send queues a datagram for Transmit. It is lost if too many wait. The machine encodes a new MAD
+// for each message or reuses ID.Msg, which nobody changes after repeat. So a datagram in out and
+// an ID can share their bytes.
 func (m *Machine) send(to netip.Addr, mad []byte) {
 	if len(m.out) >= outMax {
 		m.n.DropFull++
@@ -132,7 +134,7 @@ func (m *Machine) Deadline() (d rdma.Time) {
 //	REQSent, REPSent, SIDRREQSent    repeat, or give up: Unreachable
 //	DREQSent                         repeat, or TimeWait: the peer may be gone
 //	TimeWait                         Gone
-//	SIDRREQReceived, SIDRAnswered    forget
+//	SIDRREQReceived, SIDRAnswered    the entry is deleted
 func (m *Machine) Expire(now rdma.Time) {
 	if len(m.queue.reqs) > 0 && m.queue.due <= now {
 		m.takeQueue(now)
@@ -186,7 +188,9 @@ func (m *Machine) gone(id *ID) {
 }
 
 // timeWait prevents that the identities of a connection are used again while packets of it may
-// still be on their way.
+// still be on their way. The time is about the ACK timeout of the REQ, 4.096 us * 2^n or 1 ms *
+// 2^(n-8), within timeWaitMin and timeWaitMax. The record in the ledger ends here, because the
+// peer has ended the connection too, or does not answer.
 func (m *Machine) timeWait(now rdma.Time, id *ID) {
 	m.stop(id)
 	m.leavePending(id)

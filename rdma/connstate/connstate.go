@@ -82,7 +82,7 @@ func (c *Conn) EstablishedEvent(private []byte) rdma.ConnEvent {
 	}
 }
 
-// Ordinary reports whether nobody has to look into an end with this error.
+// Ordinary reports whether why is a normal end of a connection, which needs no failure record.
 func Ordinary(why error) bool {
 	return why == nil || errors.Is(why, ErrPeerLeft) || errors.Is(why, ErrLocalLeft) || errors.Is(why, rdma.ErrClosed)
 }
@@ -152,7 +152,8 @@ func CheckPrivate(data []byte, most int, message string) error {
 	return nil
 }
 
-// CheckDial refuses what no provider can dial. privateMax is the room for private data in a REQ.
+// CheckDial returns an error for parameters that no provider supports. privateMax is the room for
+// private data in a REQ.
 func CheckDial(from netip.Addr, p *rdma.DialParams, privateMax int) error {
 	if p.DSCP > rdma.DSCPMax {
 		return fmt.Errorf("%w: a DSCP is at most %d, not %d", rdma.ErrInvalidWR, rdma.DSCPMax, p.DSCP)

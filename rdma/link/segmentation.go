@@ -5,20 +5,20 @@ import "net/netip"
 // Segmenter is a Link that can send several datagrams as segments of one buffer, which the kernel
 // or the network card cuts up.
 type Segmenter interface {
-	// Suspect tells the link that packets to a peer are lost as they would be if every segment but
-	// the first were wrong. It reports whether the link now sends to that peer without segmentation
-	// for good.
+	// Suspect reports a loss pattern to the link: packets to a peer are lost as if every segment
+	// but the first were wrong. It reports whether the link now sends to that peer without
+	// segmentation for good.
 	Suspect(peer netip.Addr) bool
 }
 
-// Segmentation decides to which peers a link sends without segmentation, because a network card or
-// a driver makes wrong segments. A wrong IPv4 identification is enough: the ICRC covers it, and the
-// peer drops the packet without a word.
+// Segmentation decides to which peers a link sends without segmentation, because a network card
+// or a driver makes wrong segments. A wrong IPv4 identification is enough: the ICRC covers it,
+// and the peer drops the packet and sends nothing.
 //
-// Evidence alone is no proof, as a peer that receives one packet at a time loses packets in the
-// same way. So each suspicion is tried: the peer gets trialLength datagrams without segmentation,
-// and then as many with it. Segmentation is at fault if the losses end without it and come back
-// with it. The state of a peer:
+// The pattern alone does not prove this, because a peer that receives one packet at a time loses
+// packets in the same way. So the link tests each suspicion: the peer gets trialLength datagrams
+// without segmentation, and then as many with it. Segmentation is at fault if the losses end
+// without it and come back with it. The state of a peer:
 //
 //	          evidence            trialLength datagrams        evidence
 //	(none) -------------> without -----------------------> with --------> off

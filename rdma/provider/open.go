@@ -33,13 +33,13 @@ type Kernel interface {
 	rdma.Device
 	// Name is the kernel's name of the device.
 	Name() string
-	// Removed is closed when the device can be used no more: the kernel has taken it away, or its
-	// address has moved to another one. Close is still to be called.
+	// Removed is closed when the device is unusable: the kernel has removed it, or its address
+	// has moved to another one. Close is still to be called.
 	Removed() <-chan struct{}
 }
 
-// Informant is a Kernel that tells of itself. Its methods may be called from any goroutine that is
-// no loop.
+// Informant is implemented by a Kernel that reports its state and counters. Its methods must not
+// be called on a loop.
 type Informant interface {
 	Info() verbs.Info
 	Stats() verbs.Stats

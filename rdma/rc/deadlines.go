@@ -23,7 +23,8 @@ const (
 	// backGuard is the least time between two retransmissions from the same PSN because of NAKs,
 	// before there is a round-trip time. Packets that were in flight at the first cause more NAKs.
 	backGuard = 500 * rdma.Microsecond
-	// nakGuard is the time after which a sequence NAK is sent again: it may have been lost.
+	// nakGuard is the time after which a packet with AckReq makes the responder send a sequence
+	// NAK again: the first one may have been lost.
 	nakGuard = 500 * rdma.Microsecond
 
 	// leastPeriod is the least time for which the shortest round trip is remembered.
@@ -50,9 +51,9 @@ type timers struct {
 	probing  bool // after a timeout: only the oldest packet is sent until a response arrives
 	backAt   rdma.Time
 	backPSN  wire.PSN
-	stutter  int       // losses in a row, each right behind the packet that was sent again
+	stutter  int       // sequence NAKs in a row, each for the PSN after the resent one
 	moved    rdma.Time // when una last moved
-	retries  int       // since then
+	retries  int       // timeouts and sequence NAKs since moved
 	rnrTries int
 }
 

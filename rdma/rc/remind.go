@@ -15,11 +15,11 @@ var ErrPeerStopped = errors.New("the peer has stopped sending its requests")
 // packets were sent. A requester retransmits all of them after one NAK (IBTA 9.7.5.2), or when
 // its timer expires.
 //
-// rdma_rxe does not always. When it goes back it executes the memory registrations between its
-// messages a second time, which fails. It then sends nothing more, has no timer running, and
-// detects its failure only by the next packet that acknowledges something. So the responder
-// repeats ACK and NAK while something is missing. If that does not help it ends the connection,
-// and the peer reconnects within seconds.
+// rdma_rxe sometimes does neither. When it goes back it executes the memory registrations between
+// its messages a second time, which fails. It then sends nothing more, has no timer running, and
+// reports its failure only when the next acknowledgement arrives. So the responder repeats ACK
+// and NAK while something is missing. If that does not help it ends the connection, and the peer
+// reconnects within seconds.
 const (
 	// remindLeast is the least silence before a reminder. remindRounds round trips must have
 	// passed too, or remindFar if there is no round-trip time because we send no requests.
@@ -31,8 +31,8 @@ const (
 	// remindStop is the silence that ends the connection. Every working peer has retransmitted by
 	// then, after a dozen reminders.
 	remindStop = 3 * rdma.Second
-	// remindSpan bounds how far ahead a PSN is believed. An attacker who guesses the QP number but
-	// not the PSN must not be able to end the connection.
+	// A PSN more than remindSpan beyond epsn starts no reminders. An attacker who guesses the QP
+	// number but not the PSN must not be able to end the connection.
 	remindSpan = 1024
 	// remindACKs is how often the ACK of a duplicate is repeated. A duplicate shows that an ACK was
 	// lost. The repeated ACK may be lost too, and an rdma_rxe whose requester has failed sends
@@ -92,7 +92,7 @@ func (q *QP) arrived(now rdma.Time) {
 	q.remindLater(now)
 }
 
-// remindLater sets the first reminder so late that the peer can retransmit by itself before.
+// remindLater sets the first reminder. Its delay gives the peer time to retransmit without it.
 func (q *QP) remindLater(now rdma.Time) {
 	m := &q.resp.remind
 	m.wait = remindFar

@@ -47,8 +47,8 @@ func (r *requester) start(now rdma.Time, psn wire.PSN, ackTimeout rdma.Time, mos
 	r.timers.start(now, ackTimeout)
 }
 
-// reset forgets all requests. The next PSN stays: a late response to an old request is then
-// recognized as stale.
+// reset deletes all requests. It does not change the next PSN: a late response to an old request
+// is then recognized as stale.
 func (r *requester) reset() {
 	*r = requester{psn: r.next, una: r.next, next: r.next}
 }

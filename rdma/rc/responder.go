@@ -100,15 +100,15 @@ func (r *responder) nakWith(syndrome uint8, psn wire.PSN) {
 //	R_Key, range and rights of the memory              NAK "remote access error"
 //	a receive is posted                                RNR NAK; the packet is not executed
 //
-// A sequence or RNR NAK lets the connection live. The others end it (refuse).
+// After a sequence NAK or an RNR NAK the connection continues. The others end it (refuse).
 func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 	r := &q.resp
 	switch d := p.PSN.Sub(r.epsn); {
 	case d > 0:
 		q.n.RxOutOfSequence++
 		q.missing(now, p.PSN)
-		// The NAK is sent again if the PSNs begin anew: then the peer went back, and its
-		// retransmission of epsn was lost too.
+		// The NAK is sent again if the PSN is not after that of the last such packet: the peer
+		// went back, and its retransmission of epsn was lost too.
 		back := r.gap && !p.PSN.After(r.ahead) && now-r.gapSent > againGuard
 		r.ahead = p.PSN
 		if !r.gap || back || p.AckReq && now-r.gapSent > nakGuard {

@@ -8,8 +8,8 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// testSharedReceives: two connections take their receives from one queue, which tells when
-// it runs low; a message that finds none waits.
+// testSharedReceives: two connections share one receive queue, which sends an event when it runs
+// low; a message that finds none waits.
 func testSharedReceives(t *testing.T, open Provider) {
 	da, db := open(t), open(t)
 	b := [2]*end{newEnd(t, db, rdma.CQOptions{}), newEnd(t, db, rdma.CQOptions{})}

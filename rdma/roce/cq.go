@@ -78,6 +78,12 @@ func (c *cq) Poll(dst []rdma.WC) int {
 }
 
 // Arm implements rdma.CQ.
+//
+//	armed           a completion without SE    with SE, or an error    then
+//	disarmed        no event                   no event
+//	forSolicited    no event                   event                   disarmed
+//	forAny          event                      event                   disarmed
+//	always          event                      event                   always
 func (c *cq) Arm(solicited bool) {
 	switch {
 	case c.armed == always:

@@ -16,7 +16,7 @@ import (
 
 // A process hands a device over to its successor in these steps:
 //
-//	old process   the users of the connections begin nothing more, until nothing is in flight
+//	old process   the users of the connections post no new requests, until none is in flight
 //	              PostponeCM   datagrams for the connection manager wait
 //	              Pause        the loops stop, and further datagrams wait in the sockets
 //	              Export       a description of everything
@@ -26,9 +26,9 @@ import (
 //
 // Until Start the new device sends and receives nothing, and the old one can go on.
 //
-// Not handed over are memory regions, and with them connections whose peers access our memory;
-// queue pairs that CM did not connect; datagrams. Start ends connections that were not restored, so
-// that their peers know at once.
+// The snapshot leaves out memory regions, connections whose peers use R_Keys of ours, queue pairs
+// that were connected without CM, and UD queue pairs. Start ends connections that were not
+// restored, so that their peers know at once.
 
 // Snapshot describes a device whose loops are paused.
 type Snapshot struct {

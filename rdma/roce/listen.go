@@ -85,8 +85,13 @@ func (r *incoming) Local() netip.AddrPort  { return netip.AddrPortFrom(r.s.dev.i
 
 var errAnswered = fmt.Errorf("%w: the request was answered already", rdma.ErrInvalidWR)
 
-// admit decides about a request for a port with a partition key. listening says whether somebody
-// listens. It returns the reason to reject the request, 0 for none. First shard only.
+// admit decides about a request for a port with a partition key. listening reports whether a
+// listener has the port. It returns the reason to reject the request, 0 for none. First shard
+// only.
+//
+//	nobody listens, or the device closes    invalid service ID
+//	another partition                       invalid service ID
+//	a penalty for guessed keys runs         no resources
 func (s *shard) admit(id *cm.ID, listening bool, pkey uint16) cm.Reason {
 	switch {
 	case !listening || s.leaving:

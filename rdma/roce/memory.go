@@ -153,6 +153,14 @@ func (t *table) Local(pd, lkey uint32, buf []byte, write bool) rdma.Status {
 }
 
 // Remote implements rc.Memory.
+//
+//	refused, always with REM_ACCESS_ERR
+//	the key is unknown or has ended, or is an L_Key
+//	the region is of another protection domain, or lacks a right
+//	a window is bound to another queue pair, or its region has ended
+//	the range is not wholly in the region
+//
+// The peer learns no more than that.
 func (t *table) Remote(pd, qpn, rkey uint32, va uint64, n uint32, need rdma.Access) ([]byte, rdma.Status) {
 	r, v := t.look(rkey)
 	if r == nil || r.lkey == rkey || r.pd != pd || v.access&need != need {

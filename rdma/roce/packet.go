@@ -13,6 +13,15 @@ import (
 // packet handles one datagram: it parses the headers, finds the queue pair, and checks the ICRC.
 // The ICRC comes last because it costs the most: a flood of forged packets for no queue pair stays
 // cheap.
+//
+//	check                              otherwise
+//	BTH and extension headers parse    DropMalformed, DropVersion, DropOpcode
+//	QP1                                connection manager (gsi)
+//	QPN of this shard                  another shard (forward), or DropUnknownQPN
+//	ICRC                               ICRCErrors
+//	addresses, partition, state, PSN   counters of the queue pair (package rc)
+//
+// The peer gets no answer before the ICRC is checked.
 func (s *shard) packet(d *link.RxDatagram) {
 	p := &s.pkt
 	if err := p.Parse(d.Data); err != nil {

@@ -49,6 +49,13 @@ func (p partitions) of(key uint16) uint16 {
 }
 
 // match is of for the key in a packet or REQ: one side must be a full member (IBTA 10.9.3).
+//
+//	in the packet    in our table    result
+//	full             full            match
+//	full             limited         match
+//	limited          full            match
+//	limited          limited         none
+//	another partition                none
 func (p partitions) match(key uint16) uint16 {
 	k := p.of(key)
 	if (k|key)&fullMember == 0 {

@@ -32,6 +32,13 @@ type penalty struct {
 }
 
 // violated counts a connection of addr that ended by a remote access error of that host.
+//
+//	violation     1 ... 8    9       next after that   next    ...   at most
+//	penalty       none       10 s    20 s              40 s          320 s
+//
+// A violation while a penalty runs does not prolong it. 60 s without violation or penalty reset
+// the host. A penalty refuses REQs only: connections that the host has already stay, so a host
+// with n connections has up to n guesses for each penalty.
 func (p *penalties) violated(addr netip.Addr, now rdma.Time) {
 	h := p.hosts[addr]
 	if h == nil {

@@ -10,6 +10,17 @@ import (
 )
 
 // region is a memory region. It implements rdma.MR.
+//
+//	state                  L_Key     R_Key     place
+//	Register               valid     valid     memory, access
+//	Reregister(nil, 0)     valid     0         empty: no access is granted
+//	Reregister(buf, ...)   valid     new slot  new memory
+//	Invalidate             valid     new key   unchanged
+//	a peer's invalidate    valid     refused   unchanged
+//	Close                  refused   refused   unchanged, for packets that have read it already
+//
+// The user owns the memory. It must stay mapped until Close, and until the loop that serves its
+// peers has finished the current packet (see table).
 type region struct {
 	t      *table
 	place  place

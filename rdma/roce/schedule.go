@@ -18,6 +18,14 @@ func (s *shard) touch(q *qp) {
 }
 
 // settle handles the queue pairs that touch noted.
+//
+//	1  connections       events of the connection manager
+//	2  harvest           completions go from the engines to the completion queues
+//	3  watch             events of the queue pair: SQ drained, last WQE reached
+//	4  Stutters          the loss pattern of wrong segments goes to the link
+//	5  setTimer          the deadline of the engine
+//	6  ready or owing    packets to send, or an ACK that may wait
+//	7  failed            the end of a connection, after its completions
 func (s *shard) settle() {
 	if s.cm != nil {
 		s.connections()
@@ -87,7 +95,9 @@ const ackTurns = 4
 
 // owe postpones the acknowledgement that q owes to the next turn. Each acknowledgement is a
 // datagram of its own, which wakes the peer. While packets come in or go out, waiting pays off: a
-// later acknowledgement covers more packets, or rides on a message.
+// later acknowledgement covers more packets, or rides on a message. An ACK waits ackTurns turns
+// at most, and not longer than until a turn in which nothing arrives. So a peer that waits for
+// the ACK sees no timeout.
 func (s *shard) owe(q *qp) {
 	if !q.owing {
 		q.owing = true
@@ -142,6 +152,11 @@ const cmRoom = 16
 // flush sends one batch: datagrams, then a share for each ready queue pair in turn, then the
 // packets of the connection manager. These come last, so that a DREQ does not overtake the NAK that
 // says why a queue pair failed.
+//
+//	| datagrams (udShare at most) | ready queue pairs, in turn | CM: cmRoom at least |
+//
+// Datagrams that Send does not send are lost. The engines treat that like loss in the network,
+// and retransmit. Only a closed link ends the loop.
 func (s *shard) flush() error {
 	b := s.batch
 	b.Reset()

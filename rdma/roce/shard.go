@@ -50,8 +50,8 @@ type shard struct {
 	forwarded atomic.Int64
 	dirty     eventloop.Batch[*qp] // see touch
 	ready     eventloop.Batch[*qp] // may have packets to send
-	// owing are the queue pairs that owe an acknowledgement which may wait, and some that do not
-	// owe it any more; owes counts the first.
+	// owing lists queue pairs with a postponed ACK. An entry may be stale: the ACK was sent with
+	// other data. owes counts the entries that are not stale.
 	owing []*qp
 	owes  int
 	// udDirty and udReady are the same for datagrams.

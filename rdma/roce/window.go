@@ -10,6 +10,10 @@ import (
 // bindable is a memory window, or a region without memory (rdma.FastMR): work requests open it and
 // close it, under keys of its own. Keys are drawn under the lock of the table. Opening makes a
 // region, which the packet path finds in the table as any other.
+//
+//	AllocMW, AllocMR --> no memory --Rekey--> next is drawn --OpBindMW, OpReg--> open
+//	                         ^                                                    |
+//	                         +--- OpLocalInv, SEND with invalidate, Invalidate ---+
 type bindable struct {
 	t      *table
 	pd     uint32
@@ -158,6 +162,13 @@ func (b *bindable) Close() {
 //
 //	OpBindMW   part of a region that allows it, for one queue pair (type 2B, IBTA 10.6.7.2.3)
 //	OpReg      new memory for a region of AllocMR, for the whole domain
+//
+//	refused                                              OpBindMW       OpReg
+//	another device, protection domain or kind            MW_BIND_ERR    LOC_PROT_ERR
+//	the region is closed, or allows no windows           MW_BIND_ERR
+//	memory beyond the region (OpReg: beyond AllocMR)     MW_BIND_ERR    LOC_PROT_ERR
+//	remote write or atomic without local write           MW_BIND_ERR    LOC_PROT_ERR
+//	a key that Rekey did not draw, or still open         MW_BIND_ERR    LOC_QP_OP_ERR
 func (t *table) Bind(pd, qpn uint32, w *rdma.SendWR) rdma.Status {
 	if w.Op == rdma.OpReg {
 		b, ok := w.Bind.MR.(*bindable)

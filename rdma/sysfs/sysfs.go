@@ -107,12 +107,13 @@ func Host() ([]Device, error) { return List(os.DirFS("/sys")) }
 // verbsClass is where sysfs has the character devices by which programs use the devices.
 const verbsClass = "class/infiniband_verbs"
 
-// Usable reports whether programs can use a device. The kernel first takes that away when a device
-// is removed; of soft devices it then waits for the programs that use it, and tells them nothing.
+// Usable reports whether programs can use a device. The kernel first withdraws that when a device
+// is removed. When a soft device is removed, the kernel then waits until all programs have closed
+// it, and sends them no event.
 func Usable(sys fs.FS, name string) bool {
 	entries, err := fs.ReadDir(sys, verbsClass)
 	if err != nil {
-		return true // there is nothing to tell by
+		return true // this sysfs has no file that shows it
 	}
 	for _, e := range entries {
 		b, err := fs.ReadFile(sys, path.Join(verbsClass, e.Name(), "ibdev"))

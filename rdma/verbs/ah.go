@@ -50,6 +50,12 @@ type handles struct {
 // handle returns the address handle of a destination for one request. The request releases it when
 // it has completed. The first use of a destination may wait until the kernel has resolved the
 // neighbor.
+//
+//	destination                        result
+//	known                              its handle, one user more
+//	known to be unreachable            the same error, for a second
+//	new                                a new handle; may wait for the neighbor
+//	new on InfiniBand, no path         an error: ResolveUD finds paths
 func (p *pd) handle(to *rdma.AH, now rdma.Time) (*ah, error) {
 	h := &p.ahs
 	h.mu.Lock()

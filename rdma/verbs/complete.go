@@ -21,6 +21,15 @@ const kernelWithInv = 4
 // translate makes a completion for the user out of one of the device. It reports false if the user
 // gets none: the request was posted without Signaled, is part of another, or is of a destroyed
 // queue pair.
+//
+//	completion                                   the user gets
+//	of a receive                                 see received
+//	of a queue pair that was destroyed           nothing
+//	of a request outside of sqHead to sqTail     nothing: it was completed before
+//	success, posted with Signaled                a completion
+//	success, silent or part of another           nothing
+//	error                                        a completion, also of a silent request
+//	error of a part after another failed part    nothing
 func (l *loop) translate(in *C.struct_rs_wc, out *rdma.WC) bool {
 	handle := uint32(uint64(in.id)>>32) &^ (1 << 31)
 	number := uint32(in.id)
@@ -136,6 +145,12 @@ var errFlushed = errors.New("the device ended the queue pair, as it does when th
 
 // erred is called for each completion with an error. The first one says why the queue pair is in
 // ERR.
+//
+//	queue pair    error               state afterwards
+//	UD            flushed             unchanged
+//	UD            other               SQE, or ERR with the quirk noSQE
+//	RC            the first, flushed  ERR; the connection ends after flushPatience at the latest
+//	RC            other               ERR; the connection ends with this reason
 func (q *qp) erred(s rdma.Status) {
 	if q.typ != rdma.RC {
 		if q.state == rdma.StateRTS && s != rdma.WRFlushErr {

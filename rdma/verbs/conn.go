@@ -297,6 +297,14 @@ func (c *conn) rejected(reason uint16, private []byte, err error) {
 
 // goDown ends the connection: the requests of the queue pair are flushed, the user gets an event,
 // and the peer is disconnected if tellPeer is set.
+//
+//	cause                                       tellPeer
+//	Disconnect and Close of the user            yes
+//	the peer disconnects (DISCONNECTED)         yes: rdma_disconnect answers
+//	the queue pair is in ERR (failed)           yes: the peer need not use up its retries
+//	the address moved to another device         yes
+//	the device is removed                       no: nothing can be sent any more
+//	rejected, unreachable                       no: there is no connection
 func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, why error, tellPeer bool) {
 	if c.Phase == connstate.Down {
 		return

@@ -17,6 +17,14 @@ import (
 // completions into ring, which grows with the number of posted requests. If the user arms the queue
 // (manual), Poll polls the device; ring then has only what a resize, or a request that did not
 // reach the device, has left there.
+//
+//	                       Armed is false                    Armed is true (manual)
+//	completions wait in    ring                              the device
+//	the device is polled   by the loop, in its turn          by Poll
+//	OnEvent is called      when the loop has added some      when the device makes an event
+//	the device is armed    when the loop stops polling       when the user calls Arm
+//
+//	depth <= cqe, and needs <= cqe: the queue of the device never overflows
 type cq struct {
 	l       *loop
 	cq      *C.struct_ibv_cq
@@ -234,7 +242,8 @@ func (c *cq) release(n int) {
 	}
 }
 
-// destroy destroys the queue. No queue pair uses it any more, or the loop ends.
+// destroy destroys the queue. No queue pair uses it any more, or the loop ends. Completions that
+// are left in the ring are lost with the queue.
 func (c *cq) destroy() {
 	if c.dead {
 		return

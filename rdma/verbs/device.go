@@ -279,6 +279,9 @@ func (d *Device) leaving() bool {
 // Close ends the device and all connections: peers are disconnected, and users get
 // EventDisconnected with rdma.ErrClosed. Close returns when the loops have ended and all objects
 // are destroyed. It must not be called on a loop.
+//
+//	listeners --> loops: connections, queue pairs, queues --> windows --> regions --> domains
+//	  --> loops' descriptors --> context
 func (d *Device) Close() error {
 	d.mu.Lock()
 	if d.closed {

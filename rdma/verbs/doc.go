@@ -13,14 +13,14 @@
 // asynchronous events and submits them to the loops. A turn of a loop:
 //
 //	submitted functions -> events of the connection manager -> completions -> timers
-//	-> callbacks: of connections and queue pairs, of completion queues, of ends of connections
+//	-> callbacks, in this order: connections and queue pairs, completion queues, disconnects
 //
 // # The border to C
 //
-// Work requests cross into C as one array for each PostSend or PostRecv, and completions come back
-// as one array for each poll. The arrays have integers only; addresses of memory are integers too,
-// so cgo has no pointers to check. The library's objects name ours by cookies, never by Go
-// pointers.
+// Work requests cross into C as one array for each PostSend or PostRecv, and completions come
+// back as one array for each poll. The arrays have integers only; addresses of memory are
+// integers too, so cgo has no pointers to check. Objects of the library refer to Go objects by
+// integers (cookies), not by pointers.
 //
 // # Ownership
 //

@@ -139,7 +139,7 @@ func (c *conn) recordEnd(kind rdma.ConnEventKind, reason uint16, why error, was 
 }
 
 // outstanding returns the counters of the queue pair, with what is in its queues now. A request
-// without a completion counts if a later request has one: otherwise nobody can know whether it has
+// without a completion counts if a later request has one: otherwise it is unknown whether it has
 // completed.
 func (q *qp) outstanding() Seen {
 	s := q.seen

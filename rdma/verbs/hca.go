@@ -20,6 +20,12 @@ import (
 // hca is a context of a device, and the goroutine that reads its asynchronous events. librdmacm
 // opens one context for each device of the kernel in a process, so all Devices with addresses of
 // that device share it. The fields below stop are guarded by libraries.
+//
+//	users    device             context
+//	> 0      present            open; the goroutine reads events
+//	0        present            open, for the next Open
+//	0        removed (dead)     abandoned: its descriptors lead to /dev/null
+//	0        no Device is open  closed by release, with librdmacm
 type hca struct {
 	ctx  *C.struct_ibv_context
 	file *os.File // a copy of the descriptor of the events, in the runtime's poller
@@ -132,7 +138,9 @@ func (h *hca) run() {
 	}
 }
 
-// event gives an event to the Devices or to the object that it is about.
+// event gives an event to the Devices or to the object that it is about. A callback runs on the
+// loop of its object and never here: this goroutine must not wait for a loop, because end waits
+// for this goroutine.
 func (h *hca) event(e *C.struct_rs_async) {
 	kind := int(e._type)
 	switch kind {

@@ -47,8 +47,10 @@ func acquire() error {
 	return nil
 }
 
-// release undoes acquire. The last one closes the contexts and unloads librdmacm, which would keep
-// its contexts open otherwise, also when the kernel waits for their end to remove a device.
+// release undoes acquire. The last one closes the contexts and unloads librdmacm, which would
+// keep its contexts open otherwise, also when the kernel waits for their end to remove a device.
+// No loop runs any more when the last device is released, so librdmacm is not in use while it is
+// unloaded.
 func release() {
 	libraries.Lock()
 	defer libraries.Unlock()
@@ -112,6 +114,7 @@ func newCookie(o eventful) uint64 {
 	return n
 }
 
+// The result is nil for an object that was destroyed.
 func objectOf(cookie uint64) eventful {
 	o, _ := cookies.objects.Load(cookie)
 	e, _ := o.(eventful)

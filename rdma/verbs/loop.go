@@ -197,6 +197,13 @@ func (l *loop) run() {
 }
 
 // turn is one round of the loop.
+//
+//	wait            sleeps or reads the descriptors
+//	inbox           functions of Submit
+//	cmEvents        REQs, answers, disconnects: they may queue callbacks
+//	completions     of queues that are not armed
+//	timers
+//	callbacks       at most roundsMax rounds: the rest waits for the next turn
 func (l *loop) turn() {
 	if l.wait() {
 		l.now = clock()
@@ -263,7 +270,8 @@ func (l *loop) leave() {
 	l.over = true
 }
 
-// end destroys everything that lives on the loop.
+// end destroys everything that lives on the loop. Users get their last events before the queue
+// pairs are destroyed. Queue pairs go before the queues that they use.
 func (l *loop) end() {
 	for _, fn := range l.inbox.Close() {
 		fn()

@@ -53,6 +53,15 @@ func (p *pd) Close() {
 
 // mr is a memory region. It implements rdma.MR and rdma.Reregisterer. A Window of it is another
 // region: memory windows of devices are bound to queue pairs, see mw.
+//
+//	after                 mr       keys      pages locked    Reregister
+//	Register              set      valid     yes             possible
+//	Reregister(nil, 0)    nil      0         no              possible
+//	Invalidate            another  new       yes             possible
+//	Close                 nil      0         no              ErrClosed
+//
+// The user may unmap buf after Close or Reregister(nil, 0). Deregistration removes the keys from
+// the device, so a late packet of a peer cannot reach the memory.
 type mr struct {
 	pd  *pd
 	dma *dmabuf // nil for memory of the host
@@ -182,7 +191,9 @@ func (m *mr) Bytes() []byte {
 // Addr implements rdma.MR.
 func (m *mr) Addr() uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.Bytes())))) }
 
-// Invalidate implements rdma.MR: it registers the memory anew.
+// Invalidate implements rdma.MR: it registers the memory anew. Requests in flight that name the
+// old L_Key fail: the user invalidates a region only when none is. If the device cannot register
+// the memory again, the result is 0 and the region has no memory.
 func (m *mr) Invalidate() uint32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -207,7 +218,8 @@ func (m *mr) Invalidate() uint32 {
 	return uint32(m.mr.rkey)
 }
 
-// Reregister implements rdma.Reregisterer.
+// Reregister implements rdma.Reregisterer. Not every driver implements ibv_rereg_mr, so this is a
+// deregistration and a registration. The caller saves the Go object.
 func (m *mr) Reregister(buf []byte, access rdma.Access) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -20,6 +20,11 @@ var states = [...]uint32{
 }
 
 // legal reports whether a user may request a transition (IBTA 10.3.1).
+//
+//	RESET --> INIT --> RTR --> RTS <--> SQD
+//	                            ^
+//	                            +------ SQE (UD: after a failed send)
+//	every state --> ERR, RESET
 func legal(from, to rdma.QPState) bool {
 	switch to {
 	case rdma.StateReset, rdma.StateErr:

@@ -57,6 +57,15 @@ func (s *windows) remove(w *mw, key uint32) {
 // The window of the device knows the key of the last bind that was posted, and accepts the next
 // bind only from that state. After a bind that failed the state is unknown, and a queue pair must
 // not end while a window is bound to it. In both cases the window of the device is replaced.
+//
+//	AllocMW --> unbound --Rekey--> drawn --PostSend--> on a queue pair --completion--> bound
+//	               ^                                        |                            |
+//	               |                                        v failed                     |
+//	               |                     Rekey <-- dropped <---- Close of the queue pair-+
+//	               +----------- OpLocalInv, or the peer's SEND with invalidate ----------+
+//
+// A key has 24 bits of the device and 8 bits that Rekey counts. A late packet with an old key is
+// refused until the window was bound 256 times more.
 type mw struct {
 	pd *pd
 
@@ -164,6 +173,9 @@ func (d *Device) noWindows() error {
 }
 
 // checkBind refuses binds that must fail, because devices differ in what they check.
+//
+// Without the check a wrong bind would fail in the device, and put the queue pair into ERR: one
+// wrong request would cost the connection with all its calls.
 func (q *qp) checkBind(wr *rdma.SendWR) error {
 	bad := func(why string) error { return fmt.Errorf("%w: a bind of %s", rdma.ErrInvalidWR, why) }
 	b := wr.Bind
@@ -263,7 +275,9 @@ func (q *qp) invalidated(key uint32) {
 	}
 }
 
-// unbind frees the windows that are bound to a queue pair which is about to be destroyed.
+// unbind frees the windows that are bound to a queue pair which is about to be destroyed. A queue
+// pair must not end while a window is bound to it, so Destroy calls unbind first. It runs on the
+// loop, and locks one window at a time.
 func (q *qp) unbind() {
 	for _, w := range q.pd.windows.all() {
 		w.mu.Lock()

@@ -141,6 +141,9 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 }
 
 // depth is how many requests the send queue of the device needs, and of how many elements.
+//
+//	READ of 5 elements, a device that takes 2:   3 requests of the device, the last one signaled
+//	silent requests:                             half as many places more
 func (q *qp) depth() (depth, sges int) {
 	d, sends := q.l.dev, max(q.caps.MaxSendWR, 1)
 	// A READ with more elements than the device takes is posted in parts.
@@ -170,6 +173,13 @@ func (q *qp) home() *loop { return q.l }
 
 // async implements eventful. An event may have been on its way when the queue pair was destroyed.
 // COMM_EST says that a message came before the RTU.
+//
+//	event                                   what follows
+//	QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR     ERR; the connection ends with that reason
+//	COMM_EST                                the connection is established
+//	SQ_DRAINED                              SQDrained for the user
+//	QP_LAST_WQE_REACHED                     LastWQEReached, once, with a shared receive queue
+//	others                                  only the failure record
 func (q *qp) async(kind int) {
 	if q.dead {
 		return
@@ -234,6 +244,12 @@ func (q *qp) State() rdma.QPState { return q.state }
 
 // Destroy implements rdma.QP. Requests and windows that the device still has are released without
 // completions.
+//
+//	1  cookie, loop.qps    no event and no completion finds the queue pair any more
+//	2  unbind              windows that are bound to it
+//	3  rs_destroy_qp       the device uses no memory of requests from here on
+//	4  release             room in the completion queues, which may be destroyed now
+//	5  done                address handles and windows of requests in flight
 func (q *qp) Destroy() {
 	if q.dead {
 		return

@@ -67,7 +67,7 @@ type Seen struct {
 	Received      uint64 // messages
 	ReceivedBytes uint64
 	Flushed       uint64 // requests and receives that were flushed
-	Outstanding   int    // requests that had neither completed nor been flushed, as far as completions tell
+	Outstanding   int    // requests neither completed nor flushed, according to the completions
 	Oldest        rdma.Time
 	Receives      int // posted, and not used by a message
 	// Failed is the first request that failed by itself, and was not flushed; Status is Success if

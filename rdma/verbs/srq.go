@@ -123,7 +123,8 @@ func (s *srq) Len() int {
 	return s.slots.posted()
 }
 
-// Close implements rdma.SRQ.
+// Close implements rdma.SRQ. The kernel refuses to destroy a queue that a queue pair uses.
+// Receives that are left are given up without completions.
 func (s *srq) Close() error {
 	if s.users > 0 {
 		return fmt.Errorf("%w: %d queue pairs use the shared receive queue", rdma.ErrInvalidWR, s.users)

@@ -57,6 +57,12 @@ func (l *loop) busy() bool {
 
 // wait sleeps until an event, a Submit or the next timer, if there is nothing to do. It reports
 // whether it has read the descriptors.
+//
+//	state                   the loop                            reads the descriptors
+//	work is left            goes on at once                     in each turn
+//	polls before a sleep    goes on at once                     each 8th turn
+//	BusyPoll                goes on at once                     each 256th turn
+//	nothing to do           sleeps in the runtime's poller      when woken
 func (l *loop) wait() (looked bool) {
 	if l.busy() {
 		every := 1
@@ -165,7 +171,8 @@ func (l *loop) idle(worked bool) {
 	l.yield = l.yield || len(l.hot) > 0 && l.turns == 0
 }
 
-// found adapts the limit after a turn with completions.
+// found adapts the limit after a turn with completions. A long sleep means that completions are
+// farther apart than polling may last, so a shorter limit loses nothing.
 func (s *spin) found(now rdma.Time) {
 	switch {
 	case s.slept != 0 && now-s.slept >= s.most:

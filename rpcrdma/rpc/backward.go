@@ -89,7 +89,9 @@ func NewBackward(send func(msg []byte) bool, limit, credits int) *Backward {
 // Alive implements Caller.
 func (w *Backward) Alive() bool { return !w.dead.Load() }
 
-// Call implements Caller.
+// Call implements Caller. The peer is a client and may never answer. Such a call ends by its
+// Timeout, but retains its credit. So a peer that answers nothing stops its callbacks after
+// BackwardCalls of them, and nothing else.
 func (w *Backward) Call(b *BackwardCall) {
 	if err := w.call(b); err != nil {
 		b.Done(nil, err)

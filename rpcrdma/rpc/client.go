@@ -148,6 +148,13 @@ func (e *DeniedError) Error() string {
 var ErrReply = errors.New("malformed RPC reply")
 
 // DecodeReply reads a reply header up to the results and checks its XID.
+//
+//	reply                                    error
+//	another XID, no reply, or too short      ErrReply
+//	accepted, SUCCESS                        none
+//	accepted, other status                   AcceptError
+//	denied, RPC_MISMATCH or AUTH_ERROR       DeniedError
+//	denied, another status                   ErrReply
 func DecodeReply(d *xdr.Decoder, xid uint32) error {
 	if got := d.Uint32(); got != xid && d.Err() == nil {
 		return fmt.Errorf("%w: XID %#x instead of %#x", ErrReply, got, xid)

@@ -42,7 +42,10 @@ func delayed(c *Call, waits bool) {
 	}
 }
 
-// deferCall starts the timer of a deferred call. When it expires the call goes to a worker.
+// deferCall starts the timer of a deferred call. When it expires the call goes to a worker. The
+// call belongs to deferred.calls until the timer or stop removes it. Lock order: deferred.mu,
+// then Server.mu. Delayed is called with deferred.mu locked, so that Delayed(false) cannot come
+// first.
 func (s *Server) deferCall(c *Call) {
 	c.Res.Truncate(c.base)
 	c.Detach()

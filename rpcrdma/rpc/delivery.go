@@ -47,7 +47,8 @@ type Delivery struct {
 func (d Delivery) Wanted() bool { return d.entry != nil }
 
 // Delivered reports that the client has acknowledged the reply. The entry then lives for
-// answeredAge.
+// answeredAge. An acknowledgement of an earlier transmission does not count: the client has sent
+// the call again since, so it may still wait for the reply.
 func (d Delivery) Delivered() {
 	e := d.entry
 	if e == nil {

@@ -23,8 +23,11 @@ type hasher struct {
 var hashers = sync.Pool{New: func() any { return &hasher{h: sha256.New()} }}
 
 // key is the key of a call whose arguments have not been read. It leaves out the stamp of an
-// AUTH_SYS credential (RFC 5531 appendix A): it may be the time, and older Linux clients encode it
-// anew for a retransmission.
+// AUTH_SYS credential (RFC 5531 appendix A): it may be the time, and older Linux clients encode
+// it anew for a retransmission. SHA-256 is used because a client chooses its arguments: with a
+// weak hash it could make two calls with one key, and get the cached reply of the other one. The
+// lengths of names and groups are hashed too, so that two fields cannot be mistaken for other
+// two.
 func (c *Call) key() drcKey {
 	x := hashers.Get().(*hasher)
 	defer hashers.Put(x)

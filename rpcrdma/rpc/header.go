@@ -152,7 +152,9 @@ const tokenTLS = "STARTTLS"
 // acceptedHeader is the length of an accepted reply up to accept_stat, with an empty verifier.
 const acceptedHeader = 20
 
-// offerTLS puts the token into an accepted reply, which has an empty verifier.
+// offerTLS puts the token into an accepted reply, which has an empty verifier. The reply is one
+// to procedure NULL and has no results behind accept_stat if NULL exists, so the copy of rest is
+// short.
 func offerTLS(e *xdr.Encoder) {
 	rest := append([]byte(nil), e.B[acceptedHeader:]...)
 	e.B = e.B[:acceptedHeader-4]

@@ -72,6 +72,15 @@ func recordSum(seq uint64, b []byte) uint32 {
 func (j *journal) record(i int32) []byte { return j.mem[int(i)*recordLen:][:recordLen:recordLen] }
 
 // begin writes an intent into a free record and returns its number, or -1 if there is none.
+//
+//	crash                          the next process finds
+//	while begin writes             a wrong checksum: the call was not executed, and is new
+//	before finish                  an intent: the call is in doubt
+//	while finish writes            an intent and a wrong outcome: in doubt
+//	after finish                   the reply
+//
+// The record belongs to the entry until release. A call without a record is executed all the same:
+// after a crash its retransmission is executed twice.
 func (j *journal) begin(e *drcEntry, at int64, note []byte) int32 {
 	if len(j.free) == 0 || len(note) > noteMax {
 		return -1

@@ -174,6 +174,12 @@ func (s *Records) take(buf []byte, fragments, size int, last bool) ([]byte, erro
 }
 
 // fragment appends size bytes of the stream to buf.
+//
+//	what a peer can do                         what bounds it
+//	announce a long record, send nothing       firstRead: 64 KiB until bytes arrive
+//	announce more than limit                   ErrRecordTooLong
+//	send empty fragments                       fragmentsMax
+//	stop in the middle                         the deadline of the caller
 func (s *Records) fragment(buf []byte, size int) ([]byte, error) {
 	for size > 0 {
 		if len(buf) == cap(buf) {

@@ -27,6 +27,8 @@ type unacked struct {
 	reply rpc.Delivery
 }
 
+// For other connections (tests, pipes) no reply is ever reported, and the cache retains entries
+// for their full age.
 func newAcks(c net.Conn) *acks {
 	a := new(acks)
 	if t, ok := c.(*net.TCPConn); ok {
@@ -54,8 +56,10 @@ func (a *acks) wrote(n int64, batch []*call) {
 }
 
 // Settle implements rpc.Settler. It reports the acknowledged replies, without mu: Delivered takes
-// the mutex of the cache. It is also called before the socket is closed, because there is no answer
-// afterwards.
+// the mutex of the cache. It is also called before the socket is closed, because there is no
+// answer afterwards. An acknowledgement of TCP says that the client's kernel has the bytes, also
+// if the client's program has not read them. For the Linux client both are the same: its kernel
+// is the NFS client.
 func (a *acks) Settle() {
 	a.mu.Lock()
 	var acked []unacked

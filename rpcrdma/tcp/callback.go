@@ -29,6 +29,17 @@ const (
 // may be called from any goroutine.
 //
 // Lock order: CallbackDialer.mu, then callbackCaller.mu.
+//
+//	what is bounded                  bound            beyond it
+//	connections                      limit            ErrTooMany
+//	connections to one host          limit / 8        ErrTooMany
+//	calls to one address             BackwardCalls    the call waits, within its Timeout
+//	calls to all addresses           1024             ErrTooMany
+//	time of a call                   its Timeout      ErrTimeout
+//	idle connection                  a minute         closed
+//
+// The client chooses the address (SETCLIENTID of NFS 4.0), so an address may belong to another
+// host, may not answer, or may accept and never reply. Each case costs a place until the Timeout.
 type CallbackDialer struct {
 	limit int
 	idle  time.Duration
@@ -77,8 +88,8 @@ func (o *CallbackDialer) Close() {
 	o.done.Wait()
 }
 
-// count counts connections. Call with mu held.
-// count is negative when a connection ends, or was not made.
+// count adds n connections of a host. n is negative when a connection ends, or was not made. The
+// caller has locked mu.
 func (o *CallbackDialer) count(host netip.Addr, n int) {
 	o.conns += n
 	if o.hosts[host] += n; o.hosts[host] == 0 {
@@ -158,7 +169,8 @@ func (c *callbackCaller) Call(b *rpc.BackwardCall) {
 
 // call waits for one of callbackCalls places, connects if there is no connection, and makes the
 // call. If a connection that existed before turns out to be closed, it makes the call again on a
-// new one.
+// new one. A call that was repeated may be executed twice by the client. Callbacks of NFS 4.0
+// allow that. The loop ends, because a new connection is not old.
 func (c *callbackCaller) call(b *rpc.BackwardCall) {
 	ctx, cancel := context.WithTimeout(c.o.end, b.Timeout)
 	defer cancel()
@@ -252,7 +264,8 @@ func (c *callbackCaller) connect(ctx context.Context) (conn *Client, old bool, e
 }
 
 // release ends the use of a connection by a call. It closes the connection if it is broken
-// (gone), or later if there are no calls for a while.
+// (gone), or later if there are no calls for a while. The caller must not use conn afterwards.
+// disconnect is called without mu, because it takes CallbackDialer.mu first.
 func (c *callbackCaller) release(conn *Client, gone bool) {
 	c.mu.Lock()
 	c.using--

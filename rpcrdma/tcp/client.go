@@ -237,9 +237,10 @@ func (c *Client) unsendable(err error) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(drainTimeout))
 }
 
-// send writes a call. The bytes of the call are not used any more when it returns. Calls of several
-// goroutines are written one after the other; a slow server delays all of them, and fails the
-// connection after clientWriteTimeout.
+// send writes a call. The bytes of the call are not used any more when it returns. Calls of
+// several goroutines are written one after the other; a slow server delays all of them, and fails
+// the connection after clientWriteTimeout. send does not retain e. The caller may reuse its
+// memory at once, also after an error.
 func (c *Client) send(e *xdr.Encoder) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -311,9 +312,9 @@ func padded(n int) int { return n + xdr.Pad(n) }
 //	reader   placing = true ... reads into dst ...  placing = false
 //	caller            gone = true, deadline in the past, waits for done
 //
-// One of two orders is possible. If the caller is first, the reader sees gone and reads to other
-// memory. If the reader is first, the caller waits until the reader does not write to dst any more.
-// Then the deadline is removed, because the other calls of the connection go on.
+// Two orders are possible. If the caller is first, the reader sees gone and reads to other
+// memory. If the reader is first, the caller waits until the reader does not write to dst any
+// more. Then the deadline is removed, because the other calls of the connection go on.
 func (c *Client) place(r *rpc.Records, p *pending) error {
 	c.mu.Lock()
 	p.placing = !p.gone && p.err == nil

@@ -222,6 +222,8 @@ func (c *conn) callBack(msg []byte) bool {
 }
 
 // recycle ends a call whose reply was written or dropped: its memory is not used any more.
+// Afterwards the call belongs to free. Buffers longer than idleMax are not retained: an idle
+// connection would otherwise have MaxCalls of them.
 func (c *conn) recycle(k *call) {
 	if k.back {
 		c.calling.Add(-1)
@@ -243,9 +245,11 @@ func (c *conn) recycle(k *call) {
 	c.free <- k
 }
 
-// write writes replies. It writes the replies that are ready by one call and without a copy. After
-// an error it takes the replies without writing, so that their calls end. A reply that starts TLS
-// is the last of its batch, because it is the last cleartext.
+// write writes replies. It writes the replies that are ready by one call and without a copy.
+// After an error it takes the replies without writing, so that their calls end. A reply that
+// starts TLS is the last of its batch, because it is the last cleartext. The writer owns a reply
+// from the receive from replies to recycle. It does not take s.mu and calls no procedure. So a
+// client that takes nothing blocks its own writer for WriteTimeout at most.
 func (c *conn) write() {
 	var batch []*call
 	var parts [][]byte

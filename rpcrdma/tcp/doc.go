@@ -13,8 +13,9 @@
 // # Ownership
 //
 // The bytes of a call belong to the connection until its reply was written: the procedure may use
-// slices of them. The results belong to the call too, and are written without a copy. Memory of
-// Payload returns to a pool when the reply was written.
+// slices of them. The results belong to the call too, and are written without a copy. The
+// connection returns memory from Call.Payload to a pool after it has written the reply to the
+// socket.
 //
 // # What a client may do
 //

@@ -26,8 +26,9 @@ func (g *gate) init(limit int) {
 	g.changed.L = &g.mu
 }
 
-// wait blocks while the connection may not be read, and reports whether it blocked.
-// It is called before each record is read, so a connection exceeds its limit by one record at most.
+// wait blocks while the connection may not be read, and reports whether it blocked. It is called
+// before each record is read, so a connection exceeds its limit by one record at most. Only the
+// reader waits, so Signal wakes it.
 func (g *gate) wait() (waited bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -70,7 +71,8 @@ func (g *gate) memory() int {
 	return g.used
 }
 
-// charge adds n bytes to the memory of the call, or subtracts them.
+// charge adds n bytes to the memory of the call, or subtracts them. charged is the sum, which
+// recycle subtracts.
 func (k *call) charge(n int) {
 	k.charged += n
 	k.c.gate.charge(n)

@@ -41,7 +41,7 @@ type snapshotConn struct {
 // longPast is a deadline in the past: setting it interrupts a blocked read or accept.
 var longPast = time.Unix(1, 0)
 
-// pause pauses readers where they are. The zero value pauses nobody.
+// pause stops each reader before its next read. The zero value stops no reader.
 type pause struct {
 	mu   sync.Mutex
 	gate chan struct{} // closed at the end of the pause; nil without one
@@ -115,8 +115,9 @@ func (c *conn) waitPaused(r *rpc.Records, record []byte) {
 	set(false, nil, nil)
 }
 
-// quiescent reports whether the reader is paused and all complete calls that it read are answered.
-// calls is the number of calls in progress.
+// quiescent reports whether the reader is paused and all complete calls that it read are
+// answered. calls is the number of calls in progress. No reply is half written then: the writer
+// takes the replies in order, and has set writing to false after the last one.
 func (c *conn) quiescent() (ok bool, calls int) {
 	c.pausing.Lock()
 	defer c.pausing.Unlock()
@@ -155,8 +156,9 @@ func (s *Listener) Drop(remote netip.AddrPort) {
 }
 
 // Export describes the quiescent connections while the Listener is paused, with a copy of the
-// socket of each. The Listener does not change.
-// The files belong to the caller, who passes them to the other process and closes them.
+// socket of each. The Listener does not change. The files belong to the caller, who passes them
+// to the other process and closes them. A connection that is not quiescent is left out. It ends
+// with this process, and its client connects again and repeats its calls.
 func (s *Listener) Export() (data []byte, files []*os.File, err error) {
 	defer func() {
 		if err != nil {

@@ -2,7 +2,8 @@ package tcp
 
 import "sync"
 
-// Payload memory comes in two sizes. New memory would be cleared for each call.
+// Payload memory comes from pools of two sizes. A pool avoids the clearing of new memory for each
+// call.
 var (
 	smallPayloads = sync.Pool{New: func() any { b := make([]byte, 64<<10); return &b }}
 	largePayloads = sync.Pool{New: func() any { b := make([]byte, 1<<20); return &b }}
@@ -12,6 +13,13 @@ var (
 const payloadsMax = 8
 
 // alloc is rpc.Call.Alloc. The memory belongs to the call until it is recycled.
+//
+//	n                           memory
+//	up to 64 KiB                a buffer of 64 KiB
+//	up to 1 MiB                 a buffer of 1 MiB
+//	more, or the ninth buffer   nil: the procedure answers with an error or with less
+//
+// The gate is charged for the whole buffer, because that is what the process has in use.
 func (k *call) alloc(n int) []byte {
 	if len(k.payload) == payloadsMax {
 		return nil

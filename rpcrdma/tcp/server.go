@@ -256,6 +256,13 @@ func (s *Listener) accept() {
 }
 
 // admit counts a connection, or returns why it is refused.
+//
+//	check                        bound                      error
+//	clients, per client, fds     Config.Limiter             *rpc.Refused
+//	the Listener is closed                                  net.ErrClosed
+//	connections of the port      MaxConns                   refused
+//
+// serve releases what Admit has counted, also for connections that were imported.
 func (s *Listener) admit(c *conn) (err error) {
 	addr := c.peer.Addr.Addr()
 	if err := s.cfg.Limiter.Admit(addr, true); err != nil {

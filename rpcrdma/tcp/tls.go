@@ -122,7 +122,8 @@ func nameOf(c *x509.Certificate) string {
 }
 
 // serverTLS makes the server's handshake. early is the number of bytes that were read after the
-// probe.
+// probe. The caller has set a deadline: a peer that stops in the middle of the handshake occupies
+// one connection until then.
 func serverTLS(c net.Conn, cfg *tls.Config, early int) (*secured, error) {
 	if early > 0 {
 		return nil, errEarly

@@ -50,7 +50,9 @@ func (f *flow) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// cork buffers writes until uncork. A full buffer (flushMax) is written at once.
+// cork buffers writes until uncork. A full buffer (flushMax) is written at once. The buffer
+// belongs to the flow until uncork, which returns it to the pool. Only the writer corks, so
+// alerts that crypto/tls writes meanwhile go into the same buffer, in order.
 func (f *flow) cork() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -80,8 +82,10 @@ type secured struct {
 	flow *flow
 }
 
-// writeParts writes the pieces of messages in as few TLS records as possible. It returns the number
-// of their bytes, which is less than the number on the wire.
+// writeParts writes the pieces of messages in as few TLS records as possible. It returns the
+// number of their bytes, which is less than the number on the wire. The pieces may be memory of
+// the store or of a pool. crypto/tls copies them while it encrypts, so they are free again when
+// writeParts returns.
 func (s *secured) writeParts(parts [][]byte) (n int64, err error) {
 	s.flow.cork()
 	defer func() {

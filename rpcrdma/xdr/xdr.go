@@ -110,7 +110,8 @@ func (d *Decoder) Remaining() int {
 	return n
 }
 
-// take returns the next n bytes, aliased where they are contiguous.
+// take returns the next n bytes, aliased where they are contiguous. The result aliases a segment,
+// and has no capacity beyond its end: an append by the caller cannot overwrite what follows.
 func (d *Decoder) take(n int) []byte {
 	if d.err != nil {
 		return nil
@@ -187,7 +188,9 @@ func (d *Decoder) Fixed(n int) []byte {
 	return b
 }
 
-// Opaque reads variable-length opaque data of at most limit bytes.
+// Opaque reads variable-length opaque data of at most limit bytes. The limit is checked before
+// anything is allocated. A length beyond the end of the message is ErrShort, so memory never
+// grows with a length that the peer only claims.
 func (d *Decoder) Opaque(limit int) []byte {
 	n := d.Uint32()
 	if d.err == nil && uint64(n) > uint64(limit) {
