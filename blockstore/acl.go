@@ -49,10 +49,10 @@ type ACLEntry struct {
 // ACL is a list of entries in the order that Check asks for.
 type ACL []ACLEntry
 
-// noID is the number that is nobody's.
+// noID is the ID -1, which no user and no group has.
 const noID = ^uint32(0)
 
-// ACLOfMode is the ACL that says what a mode says.
+// ACLOfMode returns the ACL that is equivalent to a mode.
 func ACLOfMode(mode uint32) ACL {
 	return ACL{
 		{Tag: ACLUserObj, Perm: uint16(mode >> 6 & 7)},

@@ -12,8 +12,9 @@ type Cred struct {
 	UID    uint32
 	GID    uint32
 	Groups []uint32
-	// Spent is the sum of the times in nanoseconds that calls of a store with this Cred took. Whoever
-	// measures the calls adds to it. A Cred is used by one goroutine at a time.
+	// Spent is the sum of the times, in nanoseconds, that calls of a store with this Cred took. The
+	// gate in front of the store adds to it (cmd/internal/exports). A Cred is used by one goroutine
+	// at a time.
 	Spent int64
 }
 

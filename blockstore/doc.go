@@ -26,6 +26,9 @@
 //   - HostLocker: byte-range locks that programs of the host see
 //   - Leaser: reports when programs of the host open a file, for delegations
 //
+// The daemon calls each store through a gate, which forwards these interfaces one by one
+// (cmd/internal/exports/optional.go). A new optional interface needs its methods there.
+//
 // # Permission
 //
 // The store checks permission. Cred has the rules of Linux for mode bits and ACLs (Cred.May,

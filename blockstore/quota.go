@@ -6,12 +6,12 @@ type Quotas interface {
 	Quota(c *Cred, h Handle) (Quota, error)
 }
 
-// Quota is what a user has, in bytes. A limit of 0 is none.
+// Quota is the use and the limits of a user, in bytes. A limit of 0 means that there is none.
 type Quota struct {
 	Used, Soft, Hard uint64
 }
 
-// Left is how much of a limit is left, if the filesystem has avail bytes for everybody.
+// Left returns how many bytes of a limit are left. avail is what the filesystem has for all users.
 func (q *Quota) Left(limit, avail uint64) uint64 {
 	switch {
 	case limit == 0:

@@ -197,8 +197,8 @@ type Export struct {
 	// Clients are the rules, of which one counts: that of a single host, else of a network,
 	// of a pattern of names, of a netgroup, of everybody. Among several networks it is the
 	// one with the longest prefix, or with FirstMatch the first, as among others.
-	// None at all means everybody with RootSquash to AnonID; to serve nobody,
-	// do not export.
+	// An empty list admits everybody, with RootSquash to AnonID. The daemon never passes one:
+	// config.Export.Rules makes it a rule for the server's own host.
 	Clients    []ClientRule
 	FirstMatch bool
 	// Limit is for all clients together.
@@ -289,12 +289,12 @@ func (x *Export) AdmitsMount(p *rpc.Peer) (*ClientRule, Status) {
 	return r, OK
 }
 
-// noID is no user and no group: who claims to be that is anonymous.
+// noID is the ID -1. A caller with this UID or GID is mapped to the anonymous user.
 const noID = 1<<32 - 1
 
-// Identity sets out to whom a call runs as. Out keeps the memory of its groups;
-// nothing of it aliases c. ready is false, and nothing of it set, if the groups have to be
-// looked up and wait gives no leave for that; g may be nil.
+// Identity sets out to the identity that a call runs as. out retains the memory of its groups;
+// nothing of it aliases c. If the groups must be looked up and wait is false, Identity returns
+// false and leaves out undefined. If g is nil, the groups of the call are used.
 func (r *ClientRule) Identity(c *rpc.Cred, g Groups, wait bool, out *blockstore.Cred) (ready bool) {
 	out.Groups = out.Groups[:0]
 	if c.Flavor != rpc.AuthSys || r.Squash == AllSquash {

@@ -79,7 +79,7 @@ func (b *buckets) refund(l Limit, n uint64) {
 	}
 }
 
-// full reports whether nothing was taken out for long.
+// idle reports whether both buckets are full again.
 func (b *buckets) idle(now int64) bool { return max(b.bytes.full, b.ops.full) <= now }
 
 // reserve takes an operation with n bytes out of the buckets. ok is false, and nothing taken,
@@ -129,7 +129,8 @@ func (m *meter) client(now int64, a netip.Addr) *buckets {
 	return c
 }
 
-// comeAgain is when a call is asked for again whose wait is too long.
+// comeAgain is the time to wait that Pace returns for a call that is refused, because its own wait
+// would be too long.
 const comeAgain = time.Second
 
 // Pace counts a call of n bytes of data on the object of a file handle against the limits of its

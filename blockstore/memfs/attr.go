@@ -83,7 +83,7 @@ func (f *FS) apply(c *blockstore.Cred, n *inode, s *blockstore.SetAttr) {
 	set(&a.Mtime, s.MtimeHow, s.Mtime)
 	a.Ctime = now
 	if s.AtimeHow != blockstore.TimeKeep || s.MtimeHow != blockstore.TimeKeep || s.Size != nil {
-		n.hasVerf = false // as where the verifier is kept in the times
+		n.hasVerf = false // as in posixfs, which keeps the verifier in the times
 	}
 }
 

@@ -100,7 +100,7 @@ func (f *FS) Root() (blockstore.Handle, error) { return f.handle(rootID), nil }
 // FSID returns the identity given or drawn at New.
 func (f *FS) FSID() uint64 { return f.fsid }
 
-// Verifier is constant: nothing is lost while the process lives.
+// Verifier is constant: no data is lost before the process ends.
 func (f *FS) Verifier() [8]byte { return f.verf }
 
 // Close does nothing; the store may be used on.

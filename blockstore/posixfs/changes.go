@@ -17,8 +17,9 @@ import (
 const (
 	// changesMax bounds each of the two generations of objects that changed more than once in a tick.
 	changesMax = 1 << 15
-	// sealTime is added to a sealed ctime. sealMost is the most changes that are counted in a tick,
-	// of a nanosecond each. Together they are less than the shortest tick, which is a millisecond.
+	// sealTime is what the store adds to the ctime of an inode that last changed before the store
+	// was opened (changes.sealed). sealMost is the most changes that are counted in a tick, of a
+	// nanosecond each. Their sum is less than the shortest tick, which is a millisecond.
 	sealTime = 500 * time.Microsecond
 	sealMost = 400_000
 )
@@ -29,9 +30,10 @@ const (
 // on some filesystems since. A change that leaves the ctime of the kernel as it was adds a
 // nanosecond to the ctime that the store reports for the inode.
 //
-// These nanoseconds are in memory only. An inode that last changed before the store was opened,
-// or that was removed for room, may have had some. Its ctime is sealed: reported later than with
-// any number of them, and earlier than after the next tick. So ctime never goes back.
+// These nanoseconds are in memory only. For an inode that last changed before the store was opened,
+// or that was removed from memory for room, the store does not know their number. It then adds
+// sealTime to the ctime of the kernel: more than any number of nanoseconds, and less than a tick.
+// So the reported ctime never decreases.
 type changes struct {
 	coarse bool // ctimes have the resolution of a tick
 	max    int  // changesMax

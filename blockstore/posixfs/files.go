@@ -9,8 +9,8 @@ import (
 )
 
 // Files are the file descriptors that the stores of a process share. When too many objects are
-// open, the store with the most closes its least recently used one. So every store can have an
-// equal part at least. Its methods may be called from any goroutine.
+// open, the store with the most open objects closes its least recently used one. So a store can
+// always have at least an equal share. Its methods may be called from any goroutine.
 type Files struct {
 	objects int // the most objects of all stores
 	locks   int // the most files with locks of the host

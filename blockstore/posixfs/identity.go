@@ -31,7 +31,7 @@ import (
 // With ownThreads, identities are taken on threads that do nothing else. The kernel makes new
 // credentials when a thread takes an identity, and again when it returns. Where the kernel
 // compares the credentials themselves and not their contents, as for descriptors of RDMA
-// devices, the thread never gets back what the process began with.
+// devices, the thread never has the original credentials again, only equal ones.
 type caller struct {
 	on         bool // identities are switched; else the server compares mode bits
 	ownThreads bool

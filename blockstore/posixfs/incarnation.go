@@ -67,7 +67,7 @@ func attrOfStatx(sx *unix.Statx_t) blockstore.Attr {
 	}
 }
 
-// incarnation identifies an inode among all that have had or will have its number.
+// incarnation identifies an inode. The number alone is used again after a removal.
 type incarnation struct {
 	ino  uint64
 	dev  uint64 // layers of an overlay have devices and inode numbers of their own

@@ -34,7 +34,7 @@ const (
 // listing is the cached listing of one directory. Its entries do not change once it is in listings.
 type listing struct {
 	list []known
-	// told is the finder's epoch in which it knew the places of all entries.
+	// told is the finder's epoch at which all entries were recorded in the finder.
 	told atomic.Uint64
 }
 

@@ -52,7 +52,7 @@ type looker struct {
 	st   *unix.Stat_t
 	s    *stream
 	plus bool
-	told bool // the finder knows the places of the entries of the listing before; see FS.entry
+	told bool // the finder already has the places of the cached entries; see FS.entry
 
 	batches [2]batch
 	lists   [2][]listed // of the batches

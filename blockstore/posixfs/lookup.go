@@ -48,7 +48,8 @@ func (f *FS) openChild(c *blockstore.Cred, d *object, name string) (*object, err
 	if !f.may(c, d, &st, blockstore.MayExec) {
 		return nil, blockstore.ErrAccess
 	}
-	// A rename between the identity and the use of the object is the same as one after the lookup.
+	// If another call renames the name after its identity was read, the result is that of a lookup
+	// before the rename.
 	if o := f.knownChild(d, name); o != nil {
 		return o, nil
 	}

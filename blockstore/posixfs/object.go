@@ -162,7 +162,7 @@ func (o *object) reopen(flags int) (int, error) {
 	})
 }
 
-// closeFiles closes the descriptors; nobody may be using them.
+// closeFiles closes the descriptors. No call may be using them.
 func (o *object) closeFiles() {
 	ro, rw := int(o.ro.Load()), int(o.rw.Load())
 	if ro >= 0 && ro != o.path {

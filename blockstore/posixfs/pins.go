@@ -119,8 +119,9 @@ func (f *FS) Unpin(h blockstore.Handle) {
 	}
 	delete(p.m, h)
 	p.files.pin(-1)
-	// With a name left, or if it cannot be told without waiting, this close is not the last use of
-	// the inode.
+	// A file that still has a name is closed here, which is quick: this close does not free the
+	// inode. Without a name, or on a filesystem where fstat may wait (f.near is false), a goroutine
+	// closes it.
 	var st unix.Stat_t
 	if f.near && unix.Fstat(x.fd, &st) == nil && st.Nlink > 0 {
 		unix.Close(x.fd)

@@ -276,7 +276,7 @@ type listed struct {
 }
 
 // entry looks up one entry and fills in e.out. It reports false if the entry was removed
-// meanwhile. told says that the finder knows the places of entries that are cached.
+// meanwhile. told says that the finder already has the places of cached entries.
 func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus, told bool) (here bool) {
 	name := e.out.Name
 	switch {

@@ -187,7 +187,7 @@ func encodeSetTime4(e *xdr.Encoder, how blockstore.TimeSet, t time.Time) {
 	nfs4.EncodeTime(e, t)
 }
 
-// nobody is the user of objects whose owner has a name that this host does not know.
+// nobody is the UID and GID of objects whose owner has a name that this host cannot resolve.
 const nobody = 65534
 
 // idNames caches the users or groups of owner strings. Most servers send numbers in decimal to

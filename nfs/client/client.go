@@ -29,10 +29,9 @@ type Config struct {
 	// DialMount makes a connection to a MOUNT service elsewhere; nil if it
 	// shares the connection of NFS, as rstored's does.
 	DialMount func(context.Context) (rpc.Client, error)
-	// Cred is who the calls are made as; nil is AUTH_NONE.
+	// Cred is the identity of the calls; nil is AUTH_NONE.
 	Cred *rpc.Cred
-	// GiveUp bounds how long calls wait for a server that has gone; 0 means
-	// two minutes.
+	// GiveUp bounds how long calls wait for a server that does not answer; 0 means two minutes.
 	GiveUp time.Duration
 	// Depth is the number of requests that one bulk transfer keeps in flight;
 	// 0 means 16.
@@ -114,8 +113,7 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// Handle is a filehandle, at most 64 bytes in version 3 and 128 in version 4. It belongs to
-// whoever has it.
+// Handle is a filehandle, at most 64 bytes in version 3 and 128 in version 4. The receiver owns it.
 type Handle []byte
 
 // Node is an object: its handle, and its attributes as last seen.

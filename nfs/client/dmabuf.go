@@ -7,14 +7,14 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// DMABuf is memory that another device's driver gives away as a dma-buf, such as a GPU's. It has
-// the fields of rdma.DMABuf, which rdma.OpenDMABuf makes.
+// DMABuf is memory of another device, such as a GPU's, which the device's driver exports as a
+// dma-buf. It has the fields of rdma.DMABuf, which rdma.OpenDMABuf makes.
 type DMABuf struct {
 	FD     int
 	Offset uint64 // in the dma-buf, in bytes
 	Names  []byte // address space that stands for the memory
-	// Mapped: Names is a mapping of the memory. Connections that cannot have the network's device
-	// reach the other one then use it as any memory.
+	// Mapped: Names is a mapping of the memory. A connection whose network device cannot reach the
+	// other device then uses the mapping as ordinary memory.
 	Mapped bool
 }
 

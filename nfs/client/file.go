@@ -171,8 +171,8 @@ func (f *File) WriteAt(p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// Sync makes what was written stable. It writes again what the server has lost by a restart:
-// data whose write verifier is not that of the COMMIT (RFC 1813 section 3.3.21).
+// Sync makes the written data stable. If the server has restarted since, it writes again the data
+// whose write verifier differs from that of the COMMIT (RFC 1813 section 3.3.21).
 func (f *File) Sync() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -235,7 +235,7 @@ func (f *File) Seek(off int64, whence int) (int64, error) {
 	return off, nil
 }
 
-// Close syncs, gives up the locks of the File, and has the server close the file.
+// Close syncs, ends the locks of the File, and has the server close the file.
 func (f *File) Close() error {
 	err := f.Sync()
 	f.opening.Lock()

@@ -10,17 +10,17 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// ErrLockLost says that the server has given up the locks of a File, because it has not heard
-// from the client for longer than the lease, or because it restarted and the client could not
-// reclaim them. Other clients may have changed what the locks protected, so every call of the
-// File but Close fails.
+// ErrLockLost says that the server has ended the locks of a File. It has not received a call of the
+// client for longer than the lease, or it restarted and the client could not reclaim them. Other
+// clients may have changed what the locks protected, so every call of the File but Close fails.
 var ErrLockLost = errors.New("the server has given up the file's locks")
 
-// LockedError is a lock that somebody else's stands in the way of. It matches
-// nfs.ErrDenied.
+// LockedError is the error of a lock that conflicts with Holder, a lock of another owner. It
+// matches nfs.ErrDenied.
 type LockedError struct{ Holder LockHolder }
 
-// LockHolder is a lock of somebody else.
+// LockHolder is a lock of another owner: another File, another client, or a program of the server's
+// host.
 type LockHolder struct {
 	Offset    uint64
 	Length    uint64 // 0: to the end of the file, however long it becomes
@@ -77,9 +77,9 @@ func lockAccess(exclusive bool) uint32 {
 }
 
 // TryLock locks n bytes from off on, or all bytes from off on if n is 0. Several Files can lock
-// a range if none of them does so exclusively; it does not matter of which clients they are. A
-// lock replaces those of the same File. A range that another File has locked is refused with a
-// *LockedError.
+// a range if none of them does so exclusively; they may be of different clients. A
+// lock replaces the locks that the same File has in the range. A range that another File has locked
+// is refused with a *LockedError.
 //
 // Locks are advisory: READ and WRITE of others still work. A lock stays until Unlock or Close,
 // and the client reclaims it after a restart of the server; see ErrLockLost. Locks need version
@@ -111,7 +111,7 @@ func (f *File) Lock(ctx context.Context, off, n uint64, exclusive bool) error {
 	}
 }
 
-// Unlock gives up what the File has locked of n bytes from off on; n 0 means all bytes from off on.
+// Unlock ends the locks of the File in n bytes from off on; n 0 means all bytes from off on.
 func (f *File) Unlock(off, n uint64) error {
 	r, err := newLockRange(off, n, true)
 	if l := f.ownLocks(); err == nil && l != nil {

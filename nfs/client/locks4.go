@@ -56,8 +56,8 @@ func without(list []lockRange, r lockRange) (left []lockRange) {
 	return left
 }
 
-// locks4 are the byte-range locks of one File, which are those of one lock-owner. opens.mu guards
-// what is not said otherwise.
+// locks4 are the byte-range locks of one File. Each File is a lock-owner of its own. opens.mu
+// guards the fields that name no other lock.
 type locks4 struct {
 	opens *opens
 	f     *open4

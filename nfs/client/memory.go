@@ -26,9 +26,8 @@ type Memory struct {
 	closed  bool
 }
 
-// Register registers buf until Close of the returned Memory or of the client, with every
-// connection that the client makes. buf stays the caller's, who may use it but must not free or
-// unmap it until then.
+// Register registers buf until Close of the returned Memory or of the client, with every connection
+// that the client makes. The caller owns buf and may use it, but must not free or unmap it before.
 func (c *Client) Register(buf []byte) (*Memory, error) {
 	return c.register(&Memory{s: c.nfs, buf: buf})
 }

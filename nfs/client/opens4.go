@@ -78,7 +78,7 @@ func claimPrevious(e *xdr.Encoder) {
 type opened4 struct {
 	id    state.Stateid
 	deleg state.Stateid
-	given bool // a delegation that nobody wanted
+	given bool // the server granted a delegation, although the client wants none
 }
 
 // Words of open_delegation4, and of the nfsace4 in it.

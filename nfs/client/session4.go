@@ -52,7 +52,7 @@ type session4 struct {
 	relocked  atomic.Uint64 // locks that were reclaimed
 }
 
-// live is one session, from its CREATE_SESSION until the server or the client gives it up.
+// live is one session, from its CREATE_SESSION until the server loses it or the client abandons it.
 type live struct {
 	id    state.SessionID
 	minor uint32
@@ -121,7 +121,7 @@ func (s *session4) isClosed() bool {
 	return s.closed
 }
 
-// abandon gives up a session. Calls that wait for one of its slots move to the next session.
+// abandon stops using a session. Calls that wait for one of its slots move to the next session.
 func (s *session4) abandon(x *live) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,12 +24,12 @@ const (
 type URL struct {
 	Transport rpc.Transport
 	Host      string // host:port
-	Path      string // absolute and clean; which part of it is the export, the server says
+	Path      string // absolute and clean; the server knows which part of it is the export
 	// Security is what a connection over TCP must have: that and better is used, nothing less.
 	Security rpc.Security
-	// Provider is who provides the RDMA device, one of Providers; empty if the URL does not say.
+	// Provider is the provider of the RDMA device, one of Providers; empty if the URL has none.
 	Provider string
-	// DSCP is that of RDMA packets, 1 to 63; 0 if the URL does not say.
+	// DSCP is the DSCP of RDMA packets, 1 to 63; 0 if the URL has none.
 	DSCP uint8
 }
 

@@ -1,7 +1,8 @@
-// Package hosts tells which clients a name in an export's rules stands for: a host name, a
-// pattern such as *.example.org, or a @netgroup. Nothing that it is asked waits: who does not
-// know yet asks in the background, and says so. What was found is kept, and asked for again
-// while it is used. What cannot be found any more stays as it was.
+// Package hosts answers whether a client matches a name in an export's rules: a host name, a
+// pattern such as *.example.org, or a @netgroup. No question waits. If an answer is not known,
+// Hosts asks its source in the background and returns that it is not known yet. Answers are cached,
+// and asked for again while they are used. An answer that the source cannot give again stays as it
+// was.
 package hosts
 
 import (

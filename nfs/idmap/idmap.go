@@ -1,8 +1,8 @@
-// Package idmap tells users and groups by number and by what NFS version 4 calls them:
-// user@domain (RFC 8881 section 5.9). Who knows their names, such as the database of the
-// host, is passed in, and so is the clock; that one may have to wait, and so may the
-// methods of a Map. What was found is kept for a while, in bounded memory, and asked for
-// once however many want it.
+// Package idmap translates between numbers of users and groups and their names in NFS version 4:
+// user@domain (RFC 8881 section 5.9). The source of names, such as the host's user database, and
+// the clock are passed in. The source may wait, and so may the methods of a Map. A result is cached
+// for a while, in bounded memory. Callers who ask for the same name at the same time share one
+// question to the source.
 package idmap
 
 import (

@@ -34,7 +34,7 @@ type HostCounts struct {
 	Full uint64
 }
 
-// HostCounts returns them.
+// HostCounts returns the counters of locks on the host.
 func (t *Table) HostCounts() HostCounts {
 	return HostCounts{Conflicts: t.host.conflicts.Load(), Without: t.host.without.Load(), Full: t.host.full.Load()}
 }

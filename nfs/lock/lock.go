@@ -84,8 +84,8 @@ const shards = 64
 
 // shard has some of the files.
 type shard struct {
-	// update serialises changes of the shard's files. A change asks the host in between, and that may
-	// take long: it has update all the time, and mu only while it looks at files.
+	// update serialises changes of the shard's files. A change calls the host, which may take long.
+	// It has update from its beginning to its end, and mu only while it looks at files.
 	update sync.Mutex
 
 	mu    sync.Mutex
@@ -187,8 +187,8 @@ func (t *Table) Lock(f File, l Lock) (holder Lock, ok bool, err error) {
 // once; Granted is then not called. A second request of an owner for the same range and kind is the
 // first one, sent again: it waits once.
 //
-// The host does not say when one of its programs unlocks a file. While anybody waits on a table
-// with locks of the host, the caller calls Retry from time to time.
+// The host does not report when one of its programs unlocks a file. While a request waits on a
+// table with locks of the host, the caller calls Retry from time to time (nlm does once a second).
 func (t *Table) Wait(f File, w *Waiter) (taken bool, err error) {
 	_, taken, granted, err := t.lock(f, &w.Lock, w)
 	notify(granted)
@@ -303,7 +303,7 @@ func (t *Table) DropExport(export uint32) {
 	t.drop(func(f File, _ *file) bool { return f.Export == export }, func(*Owner) bool { return true })
 }
 
-// drop ends locks and requests of some files, those of which the owner is one of some.
+// drop ends the locks and requests in the files that match, of the owners that match.
 func (t *Table) drop(files func(File, *file) bool, owners func(*Owner) bool) {
 	for _, f := range t.find(files) {
 		t.remove(f, everything, func(x *file) {

@@ -29,9 +29,9 @@ func (t *Table) enqueue(f File, w *Waiter) error {
 	return nil
 }
 
-// waitsFor reports whether one of the owners whose locks conflict with l waits for who, directly or
-// by others. Call with mu of all shards and waits held. The recursion is bounded: a longer chain,
-// as a hostile client can make, counts as a deadlock.
+// waitsFor reports whether an owner whose lock conflicts with l waits for who, directly or through
+// other owners. Call with mu of all shards and waits held. The recursion is bounded: a longer
+// chain, as a hostile client can make, counts as a deadlock.
 func (t *Table) waitsFor(x *file, l *Lock, who Owner, depth int) bool {
 	const longest = 64
 	if depth == longest {

@@ -8,8 +8,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// getAttr is GETATTR (RFC 1813 section 3.3.1). A failure has no attributes, unlike that of other
-// procedures.
+// getAttr is GETATTR (RFC 1813 section 3.3.1). Unlike other procedures, its failure reply has no
+// attributes.
 func getAttr(o *op) rpc.Status {
 	fh := DecodeHandle(&o.c.Args)
 	h, st := o.resolve(fh)

@@ -55,8 +55,8 @@ func (o *op) list(fh []byte, cookie uint64, verf [VerifierLen]byte, plus bool, d
 	e := &o.c.Res
 	base := len(e.B)
 
-	// The attributes are those of before the listing: if the directory changes
-	// meanwhile, the client sees an old mtime and asks again.
+	// The attributes are read before the listing. If the directory changes meanwhile, the client
+	// sees an old mtime and lists again.
 	a, err := o.x.FS.GetAttr(&o.cred, dir)
 	if err != nil {
 		return o.failPost(nfs.StatusOf(err), &dir)

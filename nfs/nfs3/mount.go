@@ -108,7 +108,7 @@ func mountMnt(o *op) rpc.Status {
 	o.status(st)
 	o.audit("mount", p, "result", st.String())
 	if st != nfs.OK {
-		// Only for who looks for it: a peer that is turned away could fill a log.
+		// At debug level only: a peer that is refused could fill a log.
 		o.s.Logger.Debug("a mount was refused", "client", o.host().String(), "path", p, "why", st.Error())
 		return rpc.Done
 	}
@@ -126,9 +126,9 @@ func mountMnt(o *op) rpc.Status {
 	return rpc.Done
 }
 
-// mountPoint walks to a directory. Below the export it goes as the caller, so
-// that a mount reaches nothing that lookups would not. The statuses are those of
-// mountstat3, which has the same numbers.
+// mountPoint walks to a directory. Below the export it has the identity of the caller, so that a
+// mount reaches nothing that lookups would not. The statuses are of type mountstat3, which has the
+// same numbers as nfsstat3.
 func (o *op) mountPoint(p string) (h blockstore.Handle, st nfs.Status) {
 	if strings.ContainsRune(p, 0) {
 		return h, nfs.ErrInval
@@ -181,7 +181,7 @@ func (o *op) enterMount(x *nfs.Export) nfs.Status {
 	return o.assume(x, rule)
 }
 
-// admitted is AdmitsMount, after waiting for who the peer is.
+// admitted is AdmitsMount. It waits until the client's name is resolved, for whoWait at most.
 func (o *op) admitted(x *nfs.Export, p *rpc.Peer) (*nfs.ClientRule, nfs.Status) {
 	rule, st := x.AdmitsMount(p)
 	if st == nfs.ErrJukebox {

@@ -55,7 +55,8 @@ func (o *op) child(dir *blockstore.Handle, name string) *nfs.Export {
 
 // cross answers a LOOKUP that leads to another export. It checks the search permission of the
 // directory first, which the store does not do here. The inner export has its own rule and identity
-// for the caller; the directory's attributes in the reply need those of the outer one again.
+// for the caller. The reply also has attributes of the directory: for these the call takes the rule
+// and identity of the outer export again.
 func (o *op) cross(c *nfs.Export, dir *blockstore.Handle) rpc.Status {
 	from, rule := o.x, o.rule
 	// A caller without search permission must not find out what is mounted there.

@@ -7,12 +7,12 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// once finds out whether the call has made its change before the server was killed.
+// once finds out whether the change of a repeated call was made before the server was killed.
 func (o *op) once() nfs.Once { return nfs.Once{Call: o.c, FS: o.x.FS} }
 
-// attributed reports whether this call, a SETATTR that is guarded by the time of
-// the last change, was made before it was cut off: the guard does not hold any
-// more, but the attributes are those that were asked for.
+// attributed reports whether this SETATTR, with a guard on the time of the last change, was
+// executed before the server was killed: the guard fails now, but the file has the attributes that
+// the call asks for.
 func (o *op) attributed(h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) bool {
 	if guard == nil || !o.c.Journaled() {
 		return false

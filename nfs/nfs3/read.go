@@ -9,8 +9,9 @@ import (
 )
 
 // read is READ (RFC 1813 section 3.3.6). The data is never encoded: the store reads into memory of
-// the transport, or the transport sends pages of the page cache where they lie. That memory belongs
-// to the transport from then on, which frees it when the reply has been sent.
+// the transport, or the transport sends pages of the page cache from where they are. That memory
+// belongs to the transport from then on. It frees the memory when the SEND of the reply has
+// completed (RDMA), or when the reply was written to the socket (TCP).
 //
 // On a loop the store is asked not to wait. If it would have to, a worker begins the call again, as
 // nothing has been done. The client's count is bounded by the rule and by the client's Write chunk

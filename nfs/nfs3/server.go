@@ -35,7 +35,7 @@ type op struct {
 	cred blockstore.Cred
 	attr blockstore.Attr // backs the attributes of the reply
 	last nfs.Parsed      // across calls
-	// changing are the files that nobody is given a delegation of until the call ends.
+	// changing are the files that no client is given a delegation of until the call ends.
 	changing []lock.File
 
 	mayBlock bool
@@ -135,8 +135,9 @@ func null(*op) rpc.Status { return rpc.Done }
 // bad reports whether the arguments did not decode.
 func (o *op) bad() bool { return o.c.Args.Err() != nil }
 
-// resolve finds the object of a file handle, the export it is in, and who the
-// caller is there. It fails if the arguments did not decode.
+// resolve finds the object of a file handle, its export, and the identity of the caller there. It
+// fails if the arguments did not decode. A handle that is not of this server's form, or has a wrong
+// code, is BADHANDLE; one of an export that is no longer served is STALE. Both are counted.
 func (o *op) resolve(fh []byte) (blockstore.Handle, nfs.Status) {
 	if o.bad() {
 		return blockstore.Handle{}, nfs.ErrBadXDR // never sent: serve answers GARBAGE_ARGS

@@ -6,8 +6,8 @@ import (
 )
 
 // Version 3 has no opens. A share reservation of another client therefore counts against its READs
-// and WRITEs. The status is ACCES, which the program sees at once, and not JUKEBOX: nobody knows
-// how long the reservation stays.
+// and WRITEs. The status is ACCES, which the program sees at once. With JUKEBOX the client would
+// repeat the call for as long as the reservation stays, which has no bound.
 
 // denied is the status for reading or writing a file.
 func (o *op) denied(h blockstore.Handle, write bool) nfs.Status {
@@ -17,7 +17,7 @@ func (o *op) denied(h blockstore.Handle, write bool) nfs.Status {
 	return nfs.OK
 }
 
-// deniedName is denied for a CREATE that cuts off what it finds.
+// deniedName is denied for a CREATE that truncates an existing file.
 func (o *op) deniedName(dir blockstore.Handle, name string, cuts bool) nfs.Status {
 	if !cuts || o.s.Shares == nil || !o.s.Shares.Denying() {
 		return nfs.OK

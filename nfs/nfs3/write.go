@@ -7,10 +7,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// inlineProcs is up to how many processors the loops have enough of them busy for a WRITE of any
-// length to stay where it arrived. With more of them a worker's copy goes on beside what a loop
-// does meanwhile, and a loop keeps only those of up to inlineMax bytes, which take no longer
-// than handing them over.
+// With up to inlineProcs processors a loop executes WRITEs of any length itself, because the loops
+// keep the processors busy anyway. With more processors a worker copies in parallel to the loop.
+// The loop then executes only WRITEs of up to inlineMax bytes, which take no longer than handing
+// them to a worker.
 const (
 	inlineProcs = 4
 	inlineMax   = 64 << 10
@@ -29,7 +29,7 @@ func inlineWrite(procs int) int {
 //
 // The reply says what the store reports: committed may be more than was asked for, and never less.
 func write(o *op) rpc.Status {
-	// The goroutine that reads a TCP connection would not read on meanwhile.
+	// On TCP the reader of the connection would not read further calls meanwhile.
 	const head = nfs.HandleMax + 64
 	if !o.mayBlock && (o.c.Peer.Transport != rpc.TransportRDMA || o.c.Args.Remaining() > o.s.inlineWrite+head) {
 		return rpc.Again
@@ -58,8 +58,8 @@ func write(o *op) rpc.Status {
 	}
 	if st == nfs.OK {
 		count = min(count, o.rule.WriteMax()) // the client sends the rest again
-		// The verifier of before: if the data is lost before the reply, the client has to see at COMMIT
-		// that its own does not match.
+		// The verifier is read before the write. If the data is lost before the reply, the client
+		// then finds at COMMIT that the verifiers differ, and writes again.
 		v := o.x.FS.Verifier()
 		n, committed, wcc, err := o.writeAt(h, data[:count], off, how)
 		if w, st = wcc, nfs.StatusOf(err); st == nfs.OK {

@@ -44,9 +44,9 @@ func (s *Server) notifyGranted(g *grant) {
 	s.background(func(ctx context.Context) { s.granted(ctx, g) })
 }
 
-// granted calls GRANTED of a client that has waited for a lock. If the client refuses the lock, as
-// it does when its process has stopped waiting, or does not answer, the server unlocks it: nobody
-// else would.
+// granted calls GRANTED of a client that has waited for a lock. If the client does not answer, or
+// refuses the lock because its process has stopped waiting, the server unlocks it: no other call
+// would.
 func (s *Server) granted(ctx context.Context, g *grant) {
 	st := Failed
 	call := func() error {

@@ -25,8 +25,8 @@ type Client struct {
 
 func (c *Client) key() string { return c.Addr.String() + " " + c.Name }
 
-// Caller calls a procedure of a program on another host, where the host's portmap says. res may be
-// nil. It is called from several goroutines.
+// Caller calls a procedure of a program on another host. It asks the host's portmap for the port.
+// res may be nil. It is called from several goroutines.
 type Caller func(
 	ctx context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder), res func(*xdr.Decoder) error,
 ) error
@@ -39,11 +39,11 @@ type Config struct {
 	Call    Caller
 	// Known are the clients that had locks before the server was started. The server sends each of
 	// them SM_NOTIFY, and they may reclaim their locks during Grace (0: 45 seconds). In that time
-	// nobody gets a new lock. Without known clients there is no grace period.
+	// no client gets a new lock. Without known clients there is no grace period.
 	Known []Client
 	Grace time.Duration
-	// OthersReclaim reports whether clients of another protocol may be reclaiming locks: then nobody
-	// gets new ones here either. It may be nil.
+	// OthersReclaim reports whether clients of another protocol may be reclaiming locks: then no
+	// client gets a new lock here either. It may be nil.
 	//
 	// Silent is called with the client of a lock that conflicts. If that is a client of another
 	// protocol whose lease has run out, Silent ends its locks and reports true. It may be nil.
@@ -65,7 +65,7 @@ type Config struct {
 	Logger   *slog.Logger
 }
 
-// Bounds, and how patient the server is.
+// Bounds, and times of calls to clients.
 const (
 	graceDefault = 45 * time.Second
 	// clientsMax bounds the clients that are remembered. A further one gets no lock.
@@ -151,7 +151,8 @@ func (s *Server) EndGrace() { s.ended.Store(true) }
 // GraceUntil is the end of the grace period, and whether it is still on.
 func (s *Server) GraceUntil() (time.Time, bool) { return s.until, s.grace() }
 
-// Grace reports whether clients may reclaim locks, so that nobody gets new ones.
+// Grace reports whether the grace period is on: clients may reclaim locks, and no client gets a new
+// lock.
 func (s *Server) Grace() bool { return s.grace() }
 
 // wait reports whether a call is answered DENIED_GRACE_PERIOD: a reclaim outside of the grace

@@ -12,10 +12,14 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// The status monitor (NSM) tells hosts of restarts. A client that has restarted calls NOTIFY here,
-// and its locks end. After a restart of this server, the server calls NOTIFY of the clients that
-// had locks, and they reclaim them. MON and UNMON are refused: they are for programs of the
-// monitor's own host.
+// The status monitor (NSM) reports restarts to other hosts. A client that has restarted calls
+// NOTIFY here, and the server ends its locks. After a restart of this server, it calls NOTIFY of
+// the clients that had locks, and they reclaim them. MON and UNMON are refused: they are for
+// programs of the monitor's own host.
+//
+// NOTIFY has no authentication. A forged one could end the locks of a client that is up, which
+// would not notice. So gone compares the source address, and for exports with the option secure
+// also the port.
 
 func (s *Server) statusProcs() []rpc.Proc {
 	p := make([]rpc.Proc, numStatusProcs)

@@ -20,8 +20,8 @@ const (
 	Version = 4
 )
 
-// Procedures. Each of TEST to GRANTED comes as a call with a result, as a message
-// (MSG) that is answered by a call in the other direction, and as that one (RES).
+// Procedures. Each of TEST to GRANTED has three forms: a call with a result; a message without one
+// (MSG); and the call in the other direction that answers the message (RES).
 const (
 	ProcNull       = 0
 	ProcTest       = 1

@@ -12,8 +12,8 @@ import (
 // redacted stands where a secret was.
 const redacted = "REDACTED"
 
-// secretWord is in the name of what must not be told. "pkey" is no secret, and "key" alone neither:
-// the log has it for settings.
+// secretWord matches the names of values that are redacted. "pkey" is no secret. "key" alone does
+// not match, because the log uses it for the names of settings.
 const secretWord = `secret|passw|passphrase|token|credential|private_?key|` +
 	`authorization|bearer|cookie|api_?key|[a-z]_key`
 

@@ -123,7 +123,7 @@ func (c *Config) overrideExports(f *pflag.FlagSet) error {
 	squash := RootSquash
 	if fl := f.Lookup(FlagExport); fl != nil && fl.Changed {
 		specs, _ = f.GetStringArray(FlagExport)
-		squash = NoRootSquash // whoever typed it, root too, is to use it from the same host at once
+		squash = NoRootSquash // the user who typed it, root too, can use it from the same host at once
 	} else if env := os.Getenv(envPrefix + "_EXPORT"); env != "" {
 		specs = strings.Split(env, ";")
 	} else {

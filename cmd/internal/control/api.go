@@ -3,10 +3,11 @@
 // who may use it. Other hosts use HTTPS; there the certificates of clients decide.
 //
 //	GET    /v1/status
-//	GET    /v1/exports            POST /v1/exports (ExportSpec)
+//	GET    /v1/exports            POST /v1/exports (config.Export)
 //	GET    /v1/export?name=       PUT /v1/export?name= (ExportPatch)   DELETE /v1/export?name=
 //	GET    /v1/ports              POST /v1/ports (PortSpec)            DELETE /v1/port?transport=&listen=
 //	GET    /v1/nfs4-clients                                            DELETE /v1/nfs4-client?id=
+//	GET    /v1/delegations
 //	GET    /v1/nfs4-sessions      GET /v1/locks                        GET /v1/grace  DELETE /v1/grace
 //	GET    /v1/pkeys              POST /v1/pkeys (PKey)                DELETE /v1/pkey?pkey=
 //	GET    /v1/slow               the slowest calls of the last minutes
@@ -147,7 +148,7 @@ type Status struct {
 // Provider is a provider of RDMA.
 type Provider struct {
 	Name  string `json:"name"`            // soft or verbs
-	Error string `json:"error,omitempty"` // why it cannot be used all the same
+	Error string `json:"error,omitempty"` // why it cannot be used nevertheless
 }
 
 // TLS describes TLS of NFS over TCP.

@@ -14,7 +14,8 @@ type ChangeBackend interface {
 	Apply(a Apply, by Peer) (Applied, error)
 	// History lists the files that were applied, the latest first, without their texts.
 	History() ([]state.Entry, error)
-	// HistoryEntry is one of them. Number 0 is the entry before the last.
+	// HistoryEntry returns an entry of the history, with its text. Number 0 is what was served
+	// before the first file was applied.
 	HistoryEntry(number int) (state.Entry, error)
 	// Drift returns the differences between the running and the written state.
 	Drift() Drift
@@ -70,17 +71,17 @@ type OptionChange struct {
 
 // Kinds of Hurt.
 const (
-	HurtAccess  = "access"       // the client is let in no more
-	HurtWrite   = "write"        // it may change nothing any more
-	HurtRoot    = "root"         // its root becomes somebody else
-	HurtUsers   = "users"        // all of its users do
-	HurtAnon    = "anonymous"    // who was squashed becomes another one than before
-	HurtHandles = "handles"      // what it has mounted gets stale
+	HurtAccess  = "access"       // the client loses access
+	HurtWrite   = "write"        // it becomes read-only
+	HurtRoot    = "root"         // its root becomes another user
+	HurtUsers   = "users"        // all of its users become another user
+	HurtAnon    = "anonymous"    // squashed users become another user than before
+	HurtHandles = "handles"      // its file handles become stale
 	HurtState   = "state"        // its opens, locks, delegations end
 	HurtData    = "data"         // files are lost
 	HurtPort    = "port"         // its connection is closed
-	HurtUnknown = "unknown"      // its name has to be known for an answer, and is not
-	HurtOthers  = "more-clients" // there are clients that could not be looked at
+	HurtUnknown = "unknown"      // the answer depends on its name, which is not known
+	HurtOthers  = "more-clients" // there are further clients, which were not checked
 )
 
 // Hurt is a client that a change would disrupt, and how.

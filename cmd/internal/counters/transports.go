@@ -47,12 +47,12 @@ func (m *Transports) AddTCP(l *tcp.Listener) {
 	m.tcp = append(m.tcp, l)
 }
 
-// DropRDMA forgets a listener of RPC-over-RDMA, and keeps its counts.
+// DropRDMA removes a closed listener of RPC-over-RDMA. Its counts stay in the sums.
 func (m *Transports) DropRDMA(l *rpcrdma.Listener) {
 	drop(m, &m.rdma, l, func() { addRDMA(&m.past, l.Stats()) })
 }
 
-// DropTCP forgets a listener of TCP, and keeps its counts.
+// DropTCP removes a closed listener of TCP. Its counts stay in the sums.
 func (m *Transports) DropTCP(l *tcp.Listener) {
 	drop(m, &m.tcp, l, func() {
 		n, p := l.Counters(), &m.pastTLS
@@ -72,7 +72,7 @@ func (m *Transports) AddPerf(s *perf.Server) {
 	m.perf = append(m.perf, s)
 }
 
-// DropPerf forgets a server of measurements, and keeps its counts.
+// DropPerf removes a closed server of measurements. Its counts stay in the sums.
 func (m *Transports) DropPerf(s *perf.Server) {
 	drop(m, &m.perf, s, func() { addPerf(&m.past, s.Counters()) })
 }

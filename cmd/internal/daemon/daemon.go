@@ -53,24 +53,32 @@ type Daemon struct {
 	failures postmortem.Log
 	control  *control.Server
 	manager  *telemetry.Notifier
-	// reloading is held by the reload that is under way.
+	// Lock order: reloading, mu, acting. Below them are, in this order, ports.Set.mu,
+	// devices.Set.mu, and the locks of sockets.Set and state.Store. exports.Set has no lock: mu
+	// serializes its changes.
+	//
+	// reloading is held during a reload or an upgrade. An upgrade does not wait for it: the request
+	// fails.
 	reloading sync.Mutex
-	// acting is held for reading by who changes what clients have, which may wait for stores, and
-	// by an upgrade.
+	// acting is held for reading by an administrator's change of clients' state (eviction, end of
+	// the grace period), which may wait for stores. An upgrade holds it for writing, and fails if
+	// it is not free.
 	acting   sync.RWMutex
 	sockets  *sockets.Set
 	listener net.Listener  // of the control interface
 	exe      string        // that an upgrade starts
 	replaced chan struct{} // closed when another process serves
 	times    upgrade.Times
-	// failed receives the end of the control interface, should it end early.
+	// failed receives an error that ends the process: of the control interface, or of an upgrade
+	// after the word go.
 	failed   chan error
 	started  time.Time
 	draining atomic.Bool
 
-	// mu serializes changes of exports and ports, and guards what follows.
+	// mu serializes changes of exports and ports (reconcile.Config.Mu), and guards what follows. It
+	// is held while stores and ports are opened and closed.
 	mu         sync.Mutex
-	handedOver bool // another process was let serve: nothing here counts any more. It is set with acting held, too
+	handedOver bool // go is or was sent: the new process owns everything. Written with mu and acting
 }
 
 // Start brings a server up: state, programs, exports, ports, control socket.
@@ -79,9 +87,9 @@ func Start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	return start(cfg, load, log, false, nil, devices.System())
 }
 
-// start is Start; noUmask says that the umask of the process is 0. What another process has handed
-// over is from, if not nil: this one begins when that one lets it. If it cannot, nothing is
-// released: the process is to end, and the other one goes on with all of it.
+// start is Start. noUmask says that the umask of the process is 0. from is the old process of an
+// upgrade, or nil; with it this process serves after the old one has sent go. If start then fails,
+// it releases nothing: the process must exit, and the old one continues.
 func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool,
 	from *upgrade.Predecessor, opener *devices.Opener,
 ) (_ *Daemon, err error) {
@@ -186,7 +194,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	return d, nil
 }
 
-// makeRooms makes what serves: the service, the devices and the ports. Nothing is served yet.
+// makeRooms makes the service, the devices and the ports. They do not serve yet.
 func (d *Daemon) makeRooms(load func() (*config.Config, error), opener *devices.Opener, noUmask bool,
 	from *upgrade.Predecessor,
 ) (err error) {
@@ -224,7 +232,7 @@ func (d *Daemon) makeRooms(load func() (*config.Config, error), opener *devices.
 // posixfs.Files takes less than three quarters.
 const connectionShare = 4
 
-// logWarnings logs what is probably not meant in the exports, and what they let everybody do.
+// logWarnings logs probable mistakes in the exports, and what the exports allow to every host.
 func (d *Daemon) logWarnings(cfg *config.Config, exports []control.Export) {
 	for _, w := range cfg.Warnings {
 		d.log.Warn("exports: " + w)
@@ -235,7 +243,7 @@ func (d *Daemon) logWarnings(cfg *config.Config, exports []control.Export) {
 	d.LogExposures(exports)
 }
 
-// logAdvice tells the operator what may not be meant.
+// logAdvice logs what the operator probably did not intend.
 func (d *Daemon) logAdvice() {
 	exports := d.Exports()
 	if len(exports) == 0 {

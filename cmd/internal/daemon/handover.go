@@ -12,7 +12,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/upgrade"
 )
 
-// rooms are what an upgrade hands over, in the order in which it freezes them.
+// rooms are what an upgrade hands over, in the order in which each stage freezes them. Thaw goes
+// the other way. The state directory comes after the rooms that write to it.
 func (d *Daemon) rooms() []upgrade.Room {
 	return []upgrade.Room{d.ports, d.Service, d.ExportSet, d.state, d.sockets, controlSocket{d.listener}}
 }
@@ -24,7 +25,8 @@ func (d *Daemon) work() upgrade.Work {
 	return w
 }
 
-// prepare tells the old process that this one is ready, and receives what that hands over.
+// prepare reports to the old process that this one is ready, and receives the parts that the old
+// one hands over.
 func prepare(conn *handover.Conn, cfg *config.Config) (*upgrade.Predecessor, error) {
 	return upgrade.Receive(conn, cli.ReadBuild().String(), func(old upgrade.Hello) error {
 		if old.StateDir != cfg.StateDir {

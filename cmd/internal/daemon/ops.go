@@ -129,7 +129,7 @@ func (d *Daemon) opsState() ops.State {
 	return s
 }
 
-// live are the checks that only a restart repairs.
+// live are the checks whose failure only a restart repairs.
 func (d *Daemon) live(ctx context.Context) []ops.Check {
 	ctx, cancel := context.WithTimeout(ctx, pingTime)
 	defer cancel()
@@ -255,7 +255,7 @@ func (d *Daemon) Slow() []control.SlowCall {
 	return out
 }
 
-// auditAction writes down what somebody did at the control socket, or from another host.
+// auditAction records a request to the control interface, local or remote, in the audit log.
 func (d *Daemon) auditAction(a control.Action) {
 	who := []zap.Field{zap.Uint32("uid", a.Peer.UID), zap.Uint32("gid", a.Peer.GID), zap.Int32("pid", a.Peer.PID)}
 	if a.Peer.Remote != "" {

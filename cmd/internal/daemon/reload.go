@@ -13,8 +13,8 @@ import (
 
 // Reload reads the configuration again and applies what may change at run time:
 // exports, ports and the log level. A bad configuration changes nothing; of a
-// good one, what cannot be opened is left out and reported. The service manager is told,
-// whoever asked.
+// good one, what cannot be opened is left out and reported. The service manager gets RELOADING and
+// READY also if rstorectl asked for the reload.
 func (d *Daemon) Reload() error {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()

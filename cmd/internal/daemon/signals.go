@@ -15,9 +15,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// hangups keeps signals that ask for a reload from ending a process that does not serve yet:
-// whoever rotates logs does not know that another process is about to take over. They come on the
-// channel.
+// hangups catches SIGHUP, which would end a process that does not serve yet: a log rotation does
+// not know that a new process is about to take over. The signals come on the channel.
 func hangups() chan os.Signal {
 	sig := make(chan os.Signal, 4)
 	signal.Notify(sig, unix.SIGHUP)
@@ -76,7 +75,7 @@ func (d *Daemon) wait(ctx context.Context, sig chan os.Signal) error {
 	}
 }
 
-// replacedTime is how long those who asked for the upgrade have to hear of it.
+// replacedTime bounds the wait for the reply to the request that asked for the upgrade.
 const replacedTime = time.Second
 
 // exitReplaced ends a process whose place another has taken: nothing is closed in a way that a
@@ -88,14 +87,14 @@ func (d *Daemon) exitReplaced() error {
 	if l, ok := d.listener.(*net.UnixListener); ok {
 		l.SetUnlinkOnClose(false)
 	}
-	_ = d.control.Shutdown(ctx) // whoever has not heard by then will not
+	_ = d.control.Shutdown(ctx) // requests that have no reply by then get none
 	traces, cancel := context.WithTimeout(context.Background(), replacedTime)
 	defer cancel()
 	d.otlp.Close(traces)
 	return nil
 }
 
-// notify reports a failed notification; the service itself goes on.
+// notify logs a failed notification; the service continues.
 func (d *Daemon) notify(err error) {
 	if err != nil {
 		d.log.Warn("the service manager cannot be notified", zap.Error(err))

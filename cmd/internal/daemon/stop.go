@@ -55,8 +55,8 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	return err
 }
 
-// stopReplaced is the end of a process that is told to stop, and has been let another one serve
-// meanwhile: what it would close is that one's.
+// stopReplaced handles a stop after the hand-over. It closes nothing, because everything belongs to
+// the new process.
 func (d *Daemon) stopReplaced() error {
 	if !d.isReplaced() {
 		return <-d.failed // the new process has failed
@@ -67,7 +67,7 @@ func (d *Daemon) stopReplaced() error {
 
 // release undoes a start that failed half way.
 func (d *Daemon) release() {
-	d.sockets.Detach() // whoever starts it again finds them
+	d.sockets.Detach() // the next start finds them in the store
 	defer func() { _ = d.audit.Close() }()
 	d.mounts.Stop()
 	if d.otlp != nil {

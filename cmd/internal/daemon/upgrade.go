@@ -16,14 +16,17 @@ import (
 	"github.com/rstored/rstored/cmd/internal/upgrade"
 )
 
-// An upgrade hands everything that clients know of to another process: see cmd/internal/upgrade for
-// the protocol. This file has the order in which the rooms stand still, are described and go on.
+// This file runs an upgrade of the old process. The protocol between the two processes is in
+// cmd/internal/upgrade, the order of the rooms in handover.go, and the stages in upgrade.Freezer.
+//
+// What happens on failure depends on the word go. Before it every failure kills the new process and
+// thaws the rooms, the last stage first; the old process continues, and its state has not changed.
+// After it the old process never serves again (abandon).
 
-// errUpgrading says that only one at a time changes the process.
+// errUpgrading is returned while another reload or upgrade is under way.
 var errUpgrading = errors.New("a reload or an upgrade is under way")
 
-// Upgrade implements control.Backend. When it succeeds the process has nothing to do any more but
-// to end.
+// Upgrade implements control.Backend. After a success the process has only to exit.
 func (d *Daemon) Upgrade(path string) (control.Upgraded, error) {
 	if !d.reloading.TryLock() {
 		return control.Upgraded{}, errUpgrading
@@ -127,7 +130,8 @@ func millis(d time.Duration) float64 {
 // errReplaced is returned by a process after it has handed over to its successor.
 var errReplaced = errors.New("another process has taken over; ask that one")
 
-// mayChange locks mu for a change, or says why there can be none any more.
+// mayChange locks mu for a change of exports or ports. It returns an error, without the lock, if a
+// new process serves or this one stops.
 func (d *Daemon) mayChange() error {
 	d.mu.Lock()
 	switch {
@@ -141,11 +145,11 @@ func (d *Daemon) mayChange() error {
 	return nil
 }
 
-// errActing is returned while an administrator takes state from clients: an upgrade must not
-// interrupt that.
+// errActing is returned while an administrator evicts a client or ends the grace period: an upgrade
+// must not interrupt that. The upgrade can be tried again.
 var errActing = errors.New("a client is being evicted, or the grace period ended")
 
-// mayAct prevents an upgrade until done is called. It fails after one.
+// mayAct prevents an upgrade until done is called. It returns errReplaced after the hand-over.
 func (d *Daemon) mayAct() (done func(), err error) {
 	d.acting.RLock()
 	if d.handedOver {

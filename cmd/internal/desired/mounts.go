@@ -44,14 +44,14 @@ func parseMounts(text string) (out []Mount) {
 	return out
 }
 
-// notFiles are file systems without files that anybody could want by NFS.
+// notFiles are the types of file systems that are of no use over NFS.
 var notFiles = []string{
 	"autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
 	"fusectl", "hugetlbfs",
 	"mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "sysfs", "tracefs",
 }
 
-// mountsMax bounds what is exported by crossmnt.
+// mountsMax bounds the exports that crossmnt adds.
 const mountsMax = 256
 
 // Within is the path of a file below a directory, without a slash before it.
@@ -60,9 +60,9 @@ func Within(dir, file string) (rest string, ok bool) {
 	return rest, ok && rest != ""
 }
 
-// mountedBelow are the exports of what is mounted below exports with crossmnt: by their rules,
-// with file systems of their own. What is exported by itself stays as it is, and what is
-// below that is its affair.
+// mountedBelow returns an export for each file system that is mounted below an export with
+// crossmnt. It has the rules of that export. A mount that has an export of its own is left out, and
+// so are the mounts below it: the options of that export decide about them.
 func mountedBelow(list []control.Export, mounts []Mount) (out []control.Export) {
 	seen := make(map[string]bool)
 	for i := range list {

@@ -49,8 +49,8 @@ type Config struct {
 	Failures *postmortem.Log
 	Counters *counters.Transports
 	Log      *telemetry.Log
-	// From is the process before this one. The devices in user space that it has handed over go on
-	// here, with their connections.
+	// From is the old process of an upgrade, or nil. The devices in user space that it has handed
+	// over continue here, with their connections.
 	From *upgrade.Predecessor
 }
 

@@ -1,14 +1,17 @@
 // Package exports serves what is exported. Set holds the exports that are served and their stores,
-// and Set.Apply brings them in line with a list: it opens, keeps and closes stores, and tells the
-// export table of the NFS servers.
+// and Set.Apply changes them until they equal a list: it opens, retains and closes stores, and
+// updates the export table of the NFS servers.
 //
 // What should be exported is the business of cmd/internal/desired. The package knows nothing of
 // ports and clients.
 //
 // A store is closed behind a gate, which waits for the calls inside it. The number of an export is
-// in its file handles, so the state directory remembers it. So it does with the identity of the
-// filesystem (filesystems.go). A symbolic link that a client could have made does not decide what
-// is exported (links.go).
+// in its file handles, so the state directory stores it, and also the identity of each filesystem
+// (filesystems.go). A symbolic link that a client could have made does not decide what is exported
+// (links.go).
+//
+// optional.go forwards each optional interface of a store. An interface without methods there has
+// no effect in the daemon, because every store is behind a gate.
 //
 // Begin with set.go.
 package exports

@@ -17,9 +17,9 @@ import (
 // linksMax is how many symbolic links a path may lead through, as in the kernel.
 const linksMax = 40
 
-// resolveAmong is the directory that an export's path leads to. A symbolic link that lies in the
-// directory of another export is an error: a client of that one could have made it, and have any
-// directory of the host exported.
+// resolveAmong returns the directory that the path of an export leads to. A symbolic link in the
+// directory of another export is an error: a client of that export could have made the link, and so
+// have any directory of the host exported.
 func resolveAmong(e *config.Export, list []control.Export) (string, error) {
 	var around []*config.Export
 	var dirs []string

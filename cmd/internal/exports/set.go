@@ -49,7 +49,7 @@ type Config struct {
 	Log      *telemetry.Log
 	// XprtSec is for rules that do not say how a connection has to be protected.
 	XprtSec func() []string
-	// From is the process before this one, whose stores continue here; nil without an upgrade.
+	// From is the old process of an upgrade, whose stores continue here, or nil.
 	From *upgrade.Predecessor
 	// Removed is called with the number of each export that is not served any more, after the table
 	// has forgotten it and before its store is closed for good.

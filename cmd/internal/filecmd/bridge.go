@@ -26,7 +26,7 @@ func (t *tool) bridge() *cobra.Command {
 			dial := func(ctx context.Context, backward func([]byte, func([]byte))) (rpc.Client, error) {
 				return r.dialer.Connect(ctx, u, backward)
 			}
-			// A server that is not there is better said now than to the first client.
+			// A missing server is reported now, not to the first client.
 			if err := answers(r.ctx, dial); err != nil {
 				return named(u.String(), err)
 			}

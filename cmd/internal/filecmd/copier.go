@@ -305,7 +305,7 @@ func (k *copier) file(ctx context.Context, from, into *object, name string) (to 
 	if k.sameSide || large {
 		there, err := k.dst.lookup(ctx, into, name)
 		switch {
-		case err != nil: // there is none, or it will be said soon
+		case err != nil: // there is none, or a later step reports the error
 		case k.sameSide && there.id() == from.id():
 			return nil, errors.New("is the same file as its copy")
 		case there.dir():

@@ -80,8 +80,8 @@ func finalMode(a *nfs3.Attr, owner bool) uint32 {
 
 var errNotOurs = errors.New("is no part of a copy by this user")
 
-// ours reports whether an object with the attributes a can only be the work of the user who has
-// made like. Nobody else can have written to it.
+// ours reports whether an object with the attributes a can only be the work of the user who owns
+// like. No other user can have written to it.
 func ours(a *nfs3.Attr, like *object) bool {
 	return a.Type == blockstore.TypeReg && a.Mode&0o7777 == fileMode && a.NLink == 1 && a.UID == like.attr.UID
 }

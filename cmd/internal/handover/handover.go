@@ -184,7 +184,7 @@ func (c *Conn) Send(p *Part) error {
 		return err
 	}
 	if len(p.Files) == 0 {
-		// One write, so that whoever has read the last byte may close.
+		// One write, so that the receiver may close after the last byte.
 		_, err := c.c.Write(append(b, p.Data...))
 		return err
 	}

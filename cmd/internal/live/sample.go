@@ -95,7 +95,7 @@ type QP struct {
 	PacketsIn   uint64 `json:"in_packets"`
 	PacketsOut  uint64 `json:"out_packets"`
 	Retransmits uint64 `json:"retransmits"` // packets that were sent again
-	NAKs        uint64 `json:"naks"`        // sequence errors that the peer told of
+	NAKs        uint64 `json:"naks"`        // sequence errors that the peer reported
 	RNRs        uint64 `json:"rnrs"`        // the peer was not ready to receive
 }
 

@@ -105,7 +105,7 @@ func Between(before, after *Sample) *View {
 	return v
 }
 
-// grown is how much a counter has grown. One that went back was begun anew in between.
+// grown is the increase of a counter. A counter that has decreased was restarted in between.
 func grown(before, after uint64) uint64 {
 	if after < before {
 		return after
@@ -138,7 +138,7 @@ func rows(before, after []Point, dt float64) (out []Row, total Point) {
 	for i := range grown {
 		p := &grown[i]
 		if p.Name == measure.OtherClients {
-			// A client that is no longer told apart has brought all that it had here.
+			// Clients that are no longer recorded separately have brought their counts here.
 			for k, o := range old {
 				if k.transport == p.Transport {
 					*p = p.less(o)

@@ -25,8 +25,8 @@ type clients struct {
 
 	mu      sync.Mutex
 	list    []*client
-	asked   map[netip.Addr]uint64 // clients that are not told apart, by their calls in samples
-	retired []*client             // since the last rotation: somebody may still count there
+	asked   map[netip.Addr]uint64 // calls in samples of clients that are not recorded separately
+	retired []*client             // since the last rotation: a running call may still count there
 }
 
 type client struct {
@@ -53,7 +53,7 @@ func (c clientCells) calls() (n uint64) {
 
 const (
 	probes     = 8 // slots of the hash table that a client can be in
-	sampleOneN = 8 // one call in so many of a client that is not told apart is looked at
+	sampleOneN = 8 // of the calls of clients that are not recorded separately, one in so many is sampled
 )
 
 func (c *clients) init(limit int) {
@@ -120,7 +120,7 @@ func (c *clients) miss(a netip.Addr) clientCells {
 	defer c.mu.Unlock()
 	for _, x := range c.list {
 		if x.addr == a {
-			return x.cells // somebody was faster, or it has no slot
+			return x.cells // another call added it, or it has no slot
 		}
 	}
 	if len(c.list) < c.limit {

@@ -7,26 +7,26 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// Trouble is a call that failed for a reason that is the store's: somebody has to look at it.
+// Trouble is a call that failed because of the store: an administrator has to look at it.
 type Trouble struct {
 	SlowCall
-	// Calls is how many failed so for this export since it was last told of, this one
-	// included.
+	// Calls is the number of such failures of this export since the last report, including this
+	// one.
 	Calls uint64
 }
 
-// troublePause is how long the same trouble of an export is not told of again.
+// troublePause is the time between two log lines about the same failure of an export.
 const troublePause = time.Minute
 
 // trouble counts what goes wrong with the store of an export, for each outcome of
 // Config.Troubles.
 type trouble struct {
-	// due is when it is told of again, on the clock of rpc.Served.At.
+	// due is the time of the next report, on the clock of rpc.Served.At.
 	due   atomic.Int64
 	calls atomic.Uint64
 }
 
-// note tells of the call, unless somebody was told a moment ago.
+// note reports the call, unless the same failure was reported within troublePause.
 func (r *Recorder) note(x *export, c *rpc.Call, s *rpc.Served, row int) {
 	for i, outcome := range r.cfg.Troubles {
 		if c.Meta.Outcome != outcome {
@@ -40,7 +40,7 @@ func (r *Recorder) note(x *export, c *rpc.Call, s *rpc.Served, row int) {
 		}
 		told := Trouble{slowCall(c, s, row, time.Now()), t.calls.Swap(0)}
 		r.name(&told.SlowCall)
-		go r.cfg.Tell(told) // who is told may wait, the call not
+		go r.cfg.Tell(told) // Tell may wait; the call must not
 		return
 	}
 }

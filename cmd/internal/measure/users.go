@@ -14,11 +14,11 @@ import (
 // current second, or the first change of something.
 type users struct {
 	index  atomic.Pointer[[]atomic.Pointer[user]] // a hash table, as that of clients
-	missed atomic.Bool                            // somebody found no room since the last rotation
+	missed atomic.Bool                            // a user found no room since the last rotation
 
 	mu    sync.Mutex
 	list  []*user
-	begun time.Time // when User.At was 0
+	begun time.Time // the time from which lane.seen counts seconds
 }
 
 type userKey struct {
@@ -142,7 +142,7 @@ func (u *users) miss(k userKey) *user {
 	defer u.mu.Unlock()
 	for _, x := range u.list {
 		if x.userKey == k {
-			return x // somebody was faster, or it has no slot
+			return x // another call added it, or it has no slot
 		}
 	}
 	if len(u.list) >= usersMax {

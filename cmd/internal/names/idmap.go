@@ -25,10 +25,10 @@ func NewIDMap(c *config.IDMap) *idmap.Map {
 	return idmap.New(idmap.Config{Domain: domain, Names: c.Method == config.IDNames, Source: hostUsers{}})
 }
 
-// noDomain is that of a host without one.
+// noDomain is the domain for names when the host has none.
 const noDomain = "localdomain"
 
-// hostDomain is the DNS domain of the host, as far as it is known without asking anybody.
+// hostDomain is the DNS domain of the host, as far as it is known without a query.
 func hostDomain() string {
 	name, _ := os.Hostname()
 	if _, domain, ok := strings.Cut(name, "."); ok && domain != "" {

@@ -43,7 +43,7 @@ type Config struct {
 	Logger *zap.Logger
 }
 
-// checkTime bounds a health check. Those who ask for it give up after less than that, mostly.
+// checkTime bounds a health check. Most probes have a shorter timeout of their own.
 const checkTime = 10 * time.Second
 
 // answerTime is how long an answer may take that is no profile.

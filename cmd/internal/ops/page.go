@@ -61,8 +61,9 @@ func protect(w http.ResponseWriter) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 }
 
-// Bounds of the feed. Whoever asks sooner than feedStep is told what is known, so that many who
-// watch cost no more than one. What is older than feedGap does not belong to what is watched now.
+// Bounds of the feed. A request within feedStep of the last sample gets that sample, so that many
+// viewers cost no more than one. A sample older than feedGap does not belong to the curves that are
+// shown now.
 const (
 	feedStep    = 900 * time.Millisecond
 	feedGap     = 15 * time.Second
@@ -70,8 +71,8 @@ const (
 	feedRows    = 100 // of each table
 )
 
-// feed is what the page shows: the state of now, and a few numbers of the last minutes, for as long
-// as somebody has been looking. It has no goroutine: who asks makes the sample.
+// feed is what the page shows: the present state, and a few numbers of the last minutes, for as
+// long as a page is open. It has no goroutine: the request makes the sample.
 type feed struct {
 	sample func() live.Sample
 	now    func() time.Time

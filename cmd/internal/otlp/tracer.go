@@ -182,8 +182,8 @@ type stream struct {
 	batch  int // most calls of a request
 	calls  int // in spans
 
-	told time.Time // of a failure
-	lost int       // calls since
+	told time.Time // of the last log line about a failure
+	lost int       // calls lost since then
 	down bool
 }
 

@@ -24,7 +24,7 @@ type Running struct {
 	Exports  *exports.Set
 	Table    *nfs.Table
 	Hosts    *hosts.Hosts
-	Recorder *measure.Recorder // of who has used which export
+	Recorder *measure.Recorder // records which client has used which export
 	NFS4     *state.Server
 	Locks    *lock.Table
 	Clients  []control.Client

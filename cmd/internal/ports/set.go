@@ -36,7 +36,7 @@ type Config struct {
 	TLS      *TLS
 	Audit    *audit.Log
 	Log      *telemetry.Log
-	// From is the process before this one. Ports take over its connections.
+	// From is the old process of an upgrade, whose connections continue here, or nil.
 	From *upgrade.Predecessor
 	// RPC serves the file programs. Control serves control ports.
 	RPC     *rpc.Server

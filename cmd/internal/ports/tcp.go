@@ -30,7 +30,7 @@ func (s *Set) openTCP(transport string, at config.Listen) (endpoint, error) {
 			return endpoint{stop: func(ctx context.Context) error { return stop(ctx) }}, nil
 		}
 	case control.TransportControl:
-		remote, err := s.remoteControl() // before anybody can connect
+		remote, err := s.remoteControl() // before a client can connect
 		if err != nil {
 			return endpoint{}, err
 		}

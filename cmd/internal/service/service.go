@@ -40,9 +40,9 @@ type Config struct {
 	Audit    *slog.Logger
 	// Callers returns the connections by which clients can be called, by their peers.
 	Callers func() map[rpc.Peer]rpc.Caller
-	// MayAct allows one change of what clients have, until done is called.
+	// MayAct allows one change of clients' state until done is called: no upgrade begins meanwhile.
 	MayAct func() (done func(), err error)
-	// From is the process before this one, whose clients continue here; nil without an upgrade.
+	// From is the old process of an upgrade, whose clients continue here, or nil.
 	From *upgrade.Predecessor
 }
 

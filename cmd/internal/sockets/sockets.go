@@ -1,6 +1,6 @@
-// Package sockets has the sockets that outlive a process. The service manager opened them
-// (socket activation) or keeps them over a restart (its file descriptor store), and whoever
-// is about to listen somewhere asks here first. See sd_listen_fds(3) and
+// Package sockets has the sockets that outlive a process. The service manager opened them (socket
+// activation) or stores them over a restart (its file descriptor store). A port takes its socket
+// from here if there is one for its address, before it opens a new one. See sd_listen_fds(3) and
 // FileDescriptorStoreMax= in systemd.service(5).
 package sockets
 
@@ -37,9 +37,9 @@ type Set struct {
 	mu     sync.Mutex
 	in     []inherited
 	frozen bool
-	// open are the sockets that are in use, by their names, for a process that follows.
+	// open has the sockets that are in use, by their names, for a new process.
 	open map[string]copier
-	// waits: the store is not told anything yet. pending is what it is to learn.
+	// waits: messages to the store are postponed. pending has them, in order.
 	waits   bool
 	pending []func()
 }
@@ -58,10 +58,10 @@ type inherited struct {
 // firstFD is SD_LISTEN_FDS_START.
 const firstFD = 3
 
-// Inherit takes the sockets of the process before this one: from hands them over, or without it the
+// Inherit takes the sockets of the old process: from hands them over, or without an upgrade the
 // environment names their descriptors (sd_listen_fds(3)). It unsets the variables, so that no child
-// takes the descriptors for its own. It closes what is no bound IP socket. The store keeps sockets
-// that are opened later, unless it is nil.
+// takes the descriptors for its own. It closes descriptors that are not bound IP sockets. The
+// store, unless it is nil, gets the sockets that are opened later.
 func Inherit(store Store, log *zap.Logger, from *upgrade.Predecessor) (*Set, error) {
 	if from != nil {
 		return restore(store, log, from)
@@ -232,7 +232,7 @@ func (s *Set) listener(l net.Listener, name string) *listener {
 	return &listener{Listener: l, s: s, name: name}
 }
 
-// tell has the store told of something, as soon as it may be.
+// tell sends a message to the store, now or when waits ends.
 func (s *Set) tell(fn func()) {
 	if s.waits {
 		s.pending = append(s.pending, fn)
@@ -241,7 +241,7 @@ func (s *Set) tell(fn func()) {
 	fn()
 }
 
-// keep gives a listener to the store; it serves all the same if that fails.
+// keep gives a listener to the store. If that fails, the listener serves nevertheless.
 func (s *Set) keep(name string, t *net.TCPListener) {
 	raw, err := t.SyscallConn()
 	if err == nil {
@@ -309,7 +309,7 @@ func (s *Set) Take(addr netip.AddrPort, shard, shards int) (fd int, ok bool) {
 	defer s.mu.Unlock()
 	name := shardName(addr.Addr(), shard, shards)
 	in, ok := s.claim(func(in *inherited) bool {
-		// What somebody else has opened has another name, and is one socket.
+		// A socket of a unit file has another name. It is the only one of its address.
 		return !in.stream && in.addr == addr && (in.name == name || shards == 1 && !strings.HasPrefix(in.name, "rdma."))
 	})
 	if ok {

@@ -20,7 +20,7 @@ import (
 // the state, which decides: a file with a higher number was never applied.
 const historyName = "history"
 
-// HistoryMax is how many files are kept.
+// HistoryMax is the number of entries that Prune leaves.
 const HistoryMax = 32
 
 // Entry is a file that was applied, as a whole.
@@ -28,7 +28,7 @@ type Entry struct {
 	Number  int       `json:"number"`
 	Time    time.Time `json:"time"`
 	UID     uint32    `json:"uid"`
-	User    string    `json:"user,omitempty"` // what UID was called, or the certificate of who is on another host
+	User    string    `json:"user,omitempty"` // name of UID at that time, or the certificate name of a remote user
 	Comment string    `json:"comment,omitempty"`
 	// RollbackOf is the number of the entry that was applied again; 0: it is none.
 	RollbackOf int    `json:"rollback_of,omitempty"`
@@ -38,26 +38,25 @@ type Entry struct {
 	Text       string `json:"text,omitempty"`
 }
 
-// Applied is what the files that were applied say together: of exports, and of each setting of
-// ports, the last one that says anything of it.
+// Applied is the sum of the applied files: the exports of the last file that has any, and for each
+// setting of ports the value of the last file that has it.
 type Applied struct {
 	Entry           int `json:"entry"` // the last of them
 	config.Document `json:"document"`
 }
 
-// Applied is nil if none was applied. It is not to be changed.
+// Applied returns nil if no file is applied. The caller must not change the result.
 func (s *Store) Applied() *Applied {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cur.Applied
 }
 
-// Apply enters a file into the history, under the next number, and has what it says take the
-// place of what was applied before. Of the changes made at run time those are forgotten that are
-// about exports, if it has any to say, and about ports of these transports. All of it happens, or
-// nothing. undo takes it back, for a caller that finds that it cannot be done; nothing else may
-// have been changed meanwhile. With release nothing is applied any more, and doc is what there is
-// without.
+// Apply adds a file to the history, under the next number, and replaces what was applied. It drops
+// run-time changes of exports if the file has exports, and run-time changes of ports of the given
+// transports. Either all of this happens or nothing. undo reverts it, for a caller that finds that
+// the file cannot be served; nothing else may have changed in between. release means that no file
+// is applied from now on; doc is then the configuration's own.
 //
 // before is what was served until now. With the first file it becomes entry 0 of the history.
 func (s *Store) Apply(
@@ -120,7 +119,7 @@ func (s *Store) Apply(
 	return e.Number, undo, nil
 }
 
-// at tells a test how far a change has come.
+// at reports a step of a change to a test.
 func (s *Store) at(point string) {
 	if s.Reached != nil {
 		s.Reached(point)
@@ -159,7 +158,7 @@ func (s *Store) entries() ([]int, error) {
 	return out, err
 }
 
-// Prune removes what is beyond the bound of the history, and what a crash has left.
+// Prune removes entries beyond HistoryMax, and files that a crash left behind.
 func (s *Store) Prune() error {
 	list, err := s.entries()
 	s.mu.Lock()
@@ -197,8 +196,8 @@ func (s *Store) History() ([]Entry, error) {
 	return out, nil
 }
 
-// Entry is one of them, or with the number 0 what the first one replaced. Its error is
-// fs.ErrNotExist if there is none.
+// Entry returns an entry of the history. Number 0 is what the first applied file replaced. The
+// error is fs.ErrNotExist if there is no such entry.
 func (s *Store) Entry(n int) (e Entry, err error) {
 	s.mu.Lock()
 	last := s.cur.LastEntry

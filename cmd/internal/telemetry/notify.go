@@ -30,7 +30,7 @@ func (n *Notifier) Reloading() error {
 	return n.send("RELOADING=1", fmt.Sprintf("MONOTONIC_USEC=%d", ts.Nano()/1000))
 }
 
-// MainPID says which process is the service from now on. What that one says counts then.
+// MainPID tells systemd which process is the main one. systemd then accepts messages of that one.
 func (n *Notifier) MainPID(pid int) error { return n.send(fmt.Sprintf("MAINPID=%d", pid)) }
 
 // Stopping says that the daemon is draining.
@@ -75,8 +75,8 @@ func (n *Notifier) RemoveFD(name string) error {
 // barrierWait bounds the wait for the manager, in milliseconds.
 const barrierWait = 2000
 
-// barrier waits until the manager has done what it was told: it closes the end of the pipe
-// that it is sent, after everything that came before (sd_notify_barrier(3)).
+// barrier waits until the manager has processed all earlier messages: it then closes its end of the
+// pipe that this message carries (sd_notify_barrier(3)).
 func (n *Notifier) barrier() error {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {

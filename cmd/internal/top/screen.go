@@ -32,7 +32,7 @@ type Screen struct {
 	saved *term.State // nil: the terminal is as it was
 }
 
-// What a terminal is told: the other screen, no cursor, no line wrap; and back.
+// Control sequences: the alternate screen, no cursor, no line wrap; and back.
 const (
 	enter = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	leave = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -187,7 +187,7 @@ func (s *Screen) suspend(continued <-chan os.Signal) error {
 	if err := syscall.Kill(syscall.Getpid(), syscall.SIGTSTP); err != nil {
 		return err
 	}
-	// Nothing stops a process whose parent knows no jobs.
+	// A process whose parent has no job control is not stopped.
 	select {
 	case <-continued:
 	case <-time.After(time.Second / 2):

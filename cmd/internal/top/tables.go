@@ -141,7 +141,7 @@ func TableNames() []string {
 	return out
 }
 
-// order sorts lines by a column, those that are equal in it by their words.
+// order sorts lines by a column, and lines with equal values by their words.
 func (t *table) order(list []line, by int, reverse bool) {
 	slices.SortStableFunc(list, func(a, b line) int {
 		c := cmp.Compare(b.cells[by].num, a.cells[by].num)

@@ -2,14 +2,18 @@
 // disk, while clients notice only a pause. The two processes speak over a pair of sockets
 // (cmd/internal/handover):
 //
-//	old: hello                         new: prepared
-//	(stands still) parts, restore           restored
-//	go                                      serving
+//	old process                 new process
+//	hello                       prepared, or an exit
+//	freezes; parts, restore     restored
+//	go                          serving
 //
-// Until the old process has sent go, it can go on as if nothing had been: the new one has sent no
-// packet, taken no call, and written nothing that counts. From then on the old process never serves
-// again, whatever becomes of the new one. So the two never serve at once.
+// Until the old process has sent go, it can continue unchanged: the new process has sent no packet,
+// served no call, and written no file that outlives it. A failure before go kills the new process,
+// and the old one thaws. After go the old process never serves again, whatever happens to the new
+// one; if the new one fails, the old one kills it and exits, and the service manager starts the
+// service as after a crash. So the two never serve at once.
 //
-// Successor is the new process as the old one sees it, Predecessor the old one as the new one sees
-// it. The package does not know what is handed over.
+// Successor is the new process, in the old one (successor.go). Predecessor is the old process, in
+// the new one (predecessor.go). Room and Freezer are in the old process (room.go). The package does
+// not know what the parts contain.
 package upgrade

@@ -12,22 +12,22 @@ import (
 // partsMax bounds the parts of a handover.
 const partsMax = 1 << 16
 
-// Predecessor is the process that this one takes the place of, and what it has handed over. A nil
-// Predecessor is that of a process which no upgrade has started: it has no parts, and the process
-// may serve. The methods up to Commit belong to the goroutine that starts the server.
+// Predecessor is the old process, as the new one sees it, and the parts that the old one has handed
+// over. A nil Predecessor stands for a start without an upgrade: there are no parts, and the
+// process may serve. The methods up to Commit belong to the goroutine that starts the server.
 type Predecessor struct {
 	// Restored is what this process has taken over so far.
 	Restored Restored
 
 	conn  *handover.Conn
 	parts map[string]*handover.Part
-	// start runs in Commit, after the old process has said that it serves no more.
+	// start runs in Commit, after the old process has sent go.
 	start   []func()
 	serving atomic.Bool
 }
 
-// Receive checks what the old process says of itself, tells it that this one is ready, and receives
-// what it hands over.
+// Receive checks the hello of the old process, reports that this one is prepared, and receives the
+// parts that the old one hands over, until the word restore.
 func Receive(conn *handover.Conn, version string, check func(Hello) error) (*Predecessor, error) {
 	p, err := conn.Receive()
 	if err != nil {
@@ -130,7 +130,8 @@ func (t *Predecessor) WhenServing(fn func()) {
 	t.start = append(t.start, fn)
 }
 
-// Commit waits for the old process to say that it serves no more, and begins.
+// Commit reports that this process has restored everything, waits for go, and runs what waits for
+// it. An error means that go did not come: this process must exit.
 func (t *Predecessor) Commit() error {
 	if err := t.say(WordRestored); err != nil {
 		return err
@@ -146,7 +147,7 @@ func (t *Predecessor) Commit() error {
 	return nil
 }
 
-// Begin runs what waits until this process may serve.
+// Begin runs the functions of WhenServing.
 func (t *Predecessor) Begin() {
 	t.serving.Store(true)
 	for _, fn := range t.start {

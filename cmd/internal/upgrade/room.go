@@ -15,19 +15,20 @@ import (
 // stage by stage, all rooms at one stage before any room at the next, and then takes a snapshot of
 // each. The new process restores a room when it makes it: the room takes its parts from the
 // Predecessor, and registers with Predecessor.WhenServing what must not happen before the old
-// process has stopped for good.
+// process has sent go.
 type Room interface {
-	// Freeze brings the room to a stage. thaw takes it back if the upgrade fails. Both are nil for
-	// a stage that the room does not have.
+	// Freeze brings the room to a stage. thaw undoes it if the upgrade fails. Both results are nil
+	// for a stage that means nothing to the room.
 	Freeze(Stage) (thaw func() error, err error)
 	// Snapshot adds the room's parts. The room is frozen at every stage.
 	Snapshot(*Parts)
 }
 
-// Stage is a step on the way to a server that stands still.
+// Stage is a step in the freezing of a server.
 type Stage int
 
-// The stages, in order. Calls in progress end after Intake and again after Callbacks.
+// The stages, in order. Freeze waits for the calls in progress after Intake, and again after
+// Callbacks.
 const (
 	Intake    Stage = iota // nothing new is received
 	Callbacks              // nothing is sent to clients but replies
@@ -40,11 +41,12 @@ const (
 // when the calls in progress have ended.
 var ErrBusy = errors.New("clients do not come to rest")
 
-// Work is what keeps a server from standing still.
+// Work is what must end before the loops can stop.
 type Work struct {
 	// Calls is the number of calls in progress. They end without the client's help.
 	Calls int
-	// Drops end the connections that only a client could bring to rest, one each.
+	// Each of Drops ends a connection that waits for its client: for the rest of a message, or
+	// until the client takes a reply.
 	Drops []func()
 }
 
@@ -54,8 +56,8 @@ type Times struct {
 	Prepare time.Duration
 	// Drain is for the calls in progress, Drop for the end of connections that do not come to rest.
 	Drain, Drop time.Duration
-	// Restore is for the new process from the first part to the last word. It bounds the pause of an
-	// upgrade that fails.
+	// Restore is for the new process from the first part until it has reported "restored". It
+	// bounds the pause of an upgrade that fails.
 	Restore time.Duration
 	// Serving is for the new process to report that it serves, once it may.
 	Serving time.Duration
@@ -77,8 +79,8 @@ type Freezer struct {
 	Work func() Work
 	Slow func() []string
 	Times
-	// Dropped counts the connections that Freeze has ended. Drained is the time until calls had ended
-	// and loops had stopped.
+	// Dropped counts the connections that Freeze has ended. Drained is the time in which the calls
+	// ended and the loops stopped.
 	Dropped int
 	Drained time.Duration
 
@@ -121,7 +123,7 @@ func (f *Freezer) stage(s Stage) error {
 	return nil
 }
 
-// Thaw takes back every stage, the last one first.
+// Thaw undoes every stage of every room, the last one first, and joins the errors.
 func (f *Freezer) Thaw() error {
 	var errs []error
 	for _, thaw := range slices.Backward(f.thaws) {
@@ -131,7 +133,8 @@ func (f *Freezer) Thaw() error {
 	return errors.Join(errs...)
 }
 
-// drain waits until no work is in progress. It ends connections that do not come to rest in time.
+// drain waits until no work is in progress. After Drain it ends the connections in Drops, which get
+// Drop to end; calls that still run then make the upgrade fail.
 func (f *Freezer) drain() error {
 	dropped := 0
 	for until := time.Now().Add(f.Drain); ; time.Sleep(drainTick) {
@@ -170,7 +173,7 @@ type Parts struct {
 	err  error
 }
 
-// Add adds a part, or notes why there is none. The files belong to the Parts, even after an error.
+// Add adds a part, or records the error. Parts owns the files, even after an error.
 func (p *Parts) Add(name string, data []byte, files []*os.File, err error) {
 	part := &handover.Part{Name: name, Version: PartVersion, Data: data, Files: files}
 	if err != nil && p.err == nil {

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Successor is the process that is to take over.
+// Successor is the new process, as the old one sees it. The old process owns it: it must call Kill
+// or Release.
 type Successor struct {
 	conn *handover.Conn
 	cmd  *exec.Cmd

@@ -22,20 +22,21 @@ const (
 	wordError    = "error"
 )
 
-// Versions of the words and of all other parts. The latter changes when what an earlier program
-// hands over cannot be understood.
+// Versions of the words and of all other parts. PartVersion changes when an earlier program writes
+// parts that this one cannot read.
 const (
 	WordVersion = 1
 	PartVersion = 1
 )
 
-// Hello is what the new process has to know before anything stands still.
+// Hello is what the new process checks before the old one freezes: an upgrade cannot change these
+// paths.
 type Hello struct {
 	Version           string
 	StateDir, Control string
 }
 
-// Restored is what the new process has taken over.
+// Restored reports what the new process has restored: its version, and the numbers of connections.
 type Restored struct {
 	Version   string
 	RDMA, TCP int
