@@ -141,7 +141,7 @@ type Row struct {
 	Ours, Peer       []Variant // the fastest of each counts
 	Also             []Variant // ours, beside it
 	// Wanted is what the ratio, or the number, must be at least; at most where less
-	// is better.
+	// is better. A ratio of which 0 is wanted is for information.
 	Wanted float64
 }
 
@@ -206,7 +206,7 @@ func (r *Row) Result(all map[Variant]*Taken) Result {
 	x.Ratio, x.Min, x.Max = Middle(q), slices.Min(q), slices.Max(q)
 	x.Reached = x.within(x.Ratio)
 	for _, v := range r.Also {
-		if len(all[v].Samples) == 0 {
+		if all[v] == nil || len(all[v].Samples) == 0 {
 			continue
 		}
 		s := r.Metric.side(v, all)
@@ -231,6 +231,9 @@ func (m *Metric) best(vs []Variant, all map[Variant]*Taken) (best Variant, missi
 	at := 0.
 	for _, v := range vs {
 		t := all[v]
+		if t == nil { // the run is older than the row, or of some rows alone
+			t = &Taken{Err: "not in this run"}
+		}
 		if len(t.Samples) == 0 {
 			missing = t.Err
 			continue

@@ -3,9 +3,11 @@ package compare
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -261,5 +263,65 @@ func TestParseHostStat(t *testing.T) {
 	}
 	if n, err := HostCPU(); n <= 0 || err != nil {
 		t.Errorf("%v, %v", n, err)
+	}
+}
+
+// TestWriteRuns: a run takes the place of the last one of its processor alone, and the page has
+// the rows of today of all of them.
+func TestWriteRuns(t *testing.T) {
+	metric := Metric{Unit: "B/s", Scale: 1, Of: func(s *Sample) float64 { return s.Rate }}
+	was := Row{
+		Measure: "was", Against: "p", Experiment: "e", Metric: metric, Ours: []Variant{rdma}, Peer: []Variant{gan},
+	}
+	since := was
+	since.Measure, since.Experiment, since.Wanted = "since", "f", 2
+	was.Wanted = 1
+	f := &Files{JSON: filepath.Join(t.TempDir(), "results.json")}
+	var md strings.Builder
+	page := func(rs Runs, _ io.Writer) error {
+		rs.Again([]Row{was, since})
+		md.Reset()
+		none := func(Variant) string { return "" }
+		return rs.Markdown(&md, &Page{Title: "T", Client: none, Beside: none})
+	}
+	run := func(processor string, ours float64, experiments ...string) {
+		t.Helper()
+		r := &Report{Host: Host{Processor: processor}, Rounds: 1, Measured: make(map[string]map[Variant]*Taken)}
+		for _, e := range experiments {
+			r.Measured[e] = map[Variant]*Taken{rdma: samples(ours), gan: samples(10)}
+		}
+		r.Client, r.Beside = func(Variant) string { return "" }, func(Variant) string { return "" }
+		f.Markdown = filepath.Join(t.TempDir(), "page.md")
+		if err := f.WriteRuns(r, page); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("A", 5, "e")
+	run("B", 10, "e", "f")
+	run("A", 20, "e")
+	for _, want := range []string{
+		"| measure | against | to reach | A | B |\n",
+		"| was | p | ≥ 1 | 20 B/s; 10 B/s: **2** (2 to 2) | 10 B/s; 10 B/s: **1** (1 to 1) |\n",
+		"| since | p | ≥ 2 | not measured: not in this run | 10 B/s; 10 B/s: 1 (1 to 1) |\n",
+		"A: 1 of 2 rows reached, 0 not reached, 1 not measured.", "B: 1 of 2 rows reached, 1 not reached.",
+	} {
+		if !strings.Contains(md.String(), want) {
+			t.Errorf("no %q in\n%s", want, md.String())
+		}
+	}
+}
+
+func TestProcessorName(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{
+			"processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n\nmodel\t\t: 3\n",
+			"AMD EPYC (family 26, model 2)",
+		},
+		{"model name\t: Cortex\n", "Cortex"},
+		{"processor\t: 0\n", "unknown processor"},
+	} {
+		if got := processorName(c.in); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
 	}
 }

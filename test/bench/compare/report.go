@@ -51,14 +51,7 @@ func (h *Host) Describe(disk string) {
 	if unix.Uname(&u) == nil {
 		h.Kernel, _, _ = strings.Cut(unix.ByteSliceToString(u.Release[:]), "-") // the rest is its packager's
 	}
-	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(b)) {
-			if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
-				h.Processor = strings.TrimSpace(v)
-				break
-			}
-		}
-	}
+	h.Processor = ProcessorName()
 	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
 		h.Load = strings.Join(strings.Fields(string(b))[:3], " ")
 	}
@@ -66,6 +59,35 @@ func (h *Host) Describe(disk string) {
 	if unix.Statfs(disk, &st) == nil {
 		h.Disk = fileSystem(st.Type)
 	}
+}
+
+// ProcessorName is the name of this host's processor with its family and model: hypervisors call many the same.
+func ProcessorName() string {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "unknown processor"
+	}
+	return processorName(string(b))
+}
+
+// processorName reads what the kernel says of the first processor.
+func processorName(info string) string {
+	has := make(map[string]string)
+	for line := range strings.Lines(info) {
+		if k, v, ok := strings.Cut(line, ":"); ok {
+			if k = strings.TrimSpace(k); has[k] == "" {
+				has[k] = strings.TrimSpace(v)
+			}
+		}
+	}
+	name := has["model name"]
+	if name == "" {
+		return "unknown processor"
+	}
+	if has["cpu family"] == "" {
+		return name
+	}
+	return fmt.Sprintf("%s (family %s, model %s)", name, has["cpu family"], has["model"])
 }
 
 // fileSystem is the name of a kind as statfs has it.
@@ -95,26 +117,6 @@ func (h *Host) Version() {
 	}
 }
 
-// Recall takes what was measured before from the JSON of a report, if there is one.
-func (r *Report) Recall(file string) error {
-	b, err := os.ReadFile(file)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var old Report
-	if err := json.Unmarshal(b, &old); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	if old.Rounds != r.Rounds || old.Seconds != r.Seconds {
-		return fmt.Errorf("%s has %d rounds of %g s", file, old.Rounds, old.Seconds)
-	}
-	r.Measured = old.Measured
-	return nil
-}
-
 // Failed is an error if something of ours could not be measured: peers may be missing.
 func (r *Report) Failed() error {
 	for _, x := range r.Rows {
@@ -140,16 +142,11 @@ func (r *Report) cells(x *Result) []string {
 		}
 		return strings.TrimSpace(Number(s.Value) + " " + x.Unit)
 	}
-	sign := "≥ "
-	if x.Less {
-		sign = "≤ "
-	}
-	wanted, ratio, against := sign+Number(x.Wanted), "", x.Against
+	ratio, against := "", x.Against
 	switch {
 	case x.Missing != "":
 		ratio = "not measured: " + FirstLine([]byte(x.Missing))
 	case x.Peer == nil:
-		wanted = strings.TrimSpace(wanted + " " + x.Unit)
 	default:
 		ratio = fmt.Sprintf("%s (%s to %s)", Number(x.Ratio), Number(x.Min), Number(x.Max))
 		if c := r.Client(x.Peer.By); c != "" {
@@ -157,17 +154,37 @@ func (r *Report) cells(x *Result) []string {
 		}
 	}
 	reached := "no"
-	if x.Reached {
-		reached = "yes"
-	} else if x.Missing != "" {
+	switch {
+	case x.Missing != "" || x.told():
 		reached = "-"
+	case x.Reached:
+		reached = "yes"
 	}
 	ours := value(x.Ours)
 	for i := range x.Also {
 		s := &x.Also[i]
 		ours += fmt.Sprintf("; %s %s (%s)", r.Beside(s.By), value(s), Number(s.Ratio))
 	}
-	return []string{x.Measure, against, ours, value(x.Peer), ratio, wanted, reached}
+	return []string{x.Measure, against, ours, value(x.Peer), ratio, x.wanted(), reached}
+}
+
+// told reports whether a row is for information: a ratio of which nothing is wanted.
+func (x *Result) told() bool { return x.Wanted == 0 && x.Against != "" }
+
+// wanted is what is to be reached.
+func (x *Result) wanted() string {
+	if x.told() {
+		return "-"
+	}
+	sign := "≥ "
+	if x.Less {
+		sign = "≤ "
+	}
+	s := sign + Number(x.Wanted)
+	if x.Against == "" {
+		s = strings.TrimSpace(s + " " + x.Unit)
+	}
+	return s
 }
 
 // Number has three digits that count, and all before the point.
@@ -198,13 +215,13 @@ func (r *Report) Text(w io.Writer) {
 		fmt.Fprintln(t, strings.Join(r.cells(&r.Rows[i]), "\t"))
 	}
 	_ = t.Flush()
-	fmt.Fprintf(w, "%s; disk is %s\n", r.where(), r.Host.Disk)
+	fmt.Fprintf(w, "%s; disk is %s\n%s: %s\n", r.where(), r.Host.Disk, r.Host.Processor, r.Tally())
 }
 
 // where is the host in one line.
 func (r *Report) where() string {
 	h := &r.Host
-	s := fmt.Sprintf("%d cores of %s, Linux %s, %s, load %s", h.Cores, h.Processor, h.Kernel, h.Go, h.Load)
+	s := fmt.Sprintf("%d cores, Linux %s, %s, load %s", h.Cores, h.Kernel, h.Go, h.Load)
 	names := make([]string, 0, len(h.Versions))
 	for n := range h.Versions {
 		names = append(names, n)
@@ -214,22 +231,6 @@ func (r *Report) where() string {
 		s += fmt.Sprintf(", %s %s", n, h.Versions[n])
 	}
 	return s
-}
-
-// Markdown writes the page of the table: what makes it, which page explains it, the picture's
-// file below it, and what else there is to say.
-func (r *Report) Markdown(w io.Writer, title, by, explained, picture, more string) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\nWritten by `%s`; [measuring.md](%s) says how it is measured\nand how to read it. Each "+
-		"number is the median of %d rounds of %g s.\n\n", title, by, explained, r.Rounds, r.Seconds)
-	fmt.Fprintf(&b, "%s. The disk is %s.\n\n", r.where(), r.Host.Disk)
-	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(heads, " | "), strings.Repeat(" --- |", len(heads)))
-	for i := range r.Rows {
-		fmt.Fprintf(&b, "| %s |\n", strings.Join(r.cells(&r.Rows[i]), " | "))
-	}
-	fmt.Fprintf(&b, "\n![ratios](%s)\n%s", picture, more)
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
 // Results are what was measured, in some of the forms that it is written in.
@@ -246,11 +247,16 @@ type Files struct{ JSON, SVG, Markdown string }
 // Write prints the results, writes the files, the page by a function, and fails if something of
 // ours could not be measured.
 func (f *Files) Write(r Results, markdown func(io.Writer) error) error {
+	return errors.Join(f.write(r, r, markdown), r.Failed())
+}
+
+// write is Write with other data in the JSON.
+func (f *Files) write(r Results, data any, markdown func(io.Writer) error) error {
 	r.Text(os.Stdout)
 	for _, x := range []struct {
 		name  string
 		write func(io.Writer) error
-	}{{f.JSON, func(w io.Writer) error { return JSON(w, r) }}, {f.Markdown, markdown}, {f.SVG, r.Plot}} {
+	}{{f.JSON, func(w io.Writer) error { return JSON(w, data) }}, {f.Markdown, markdown}, {f.SVG, r.Plot}} {
 		if x.name == "" {
 			continue
 		}
@@ -258,7 +264,7 @@ func (f *Files) Write(r Results, markdown func(io.Writer) error) error {
 			return err
 		}
 	}
-	return r.Failed()
+	return nil
 }
 
 func writeFile(name string, write func(io.Writer) error) error {

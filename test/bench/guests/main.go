@@ -100,11 +100,20 @@ func run(ctx context.Context, o *options) error {
 	r.Host.Version()
 	r.Host.Versions["guests with Linux"] = strings.TrimPrefix(runner.Kernel(), "Linux version ")
 	r.compare()
-	return o.Write(r, func(w io.Writer) error {
-		return r.Markdown(w, "The kernel's client in a guest", "make bench-guest",
-			"../measuring.md#the-kernels-client-in-guests", "guest.svg", "")
+	return o.WriteRuns(&r.Report, page)
+}
+
+// page writes the table of all processors.
+func page(runs compare.Runs, w io.Writer) error {
+	runs.Again(rows())
+	return runs.Markdown(w, &compare.Page{
+		Title: "The kernel's client in a guest", By: "make bench-guest",
+		Explained: "../measuring.md#the-kernels-client-in-guests", Picture: "guest.svg", Client: noClient, Beside: onTheHost,
 	})
 }
+
+func noClient(compare.Variant) string  { return "" }
+func onTheHost(compare.Variant) string { return "on the host" }
 
 // report is that of the guests.
 type report struct{ compare.Report }
@@ -112,9 +121,7 @@ type report struct{ compare.Report }
 func newReport(o *options) *report {
 	return &report{compare.Report{
 		Rounds: o.rounds, Seconds: o.took.Seconds(), Measured: make(map[string]map[compare.Variant]*compare.Taken),
-		Client:     func(compare.Variant) string { return "" },
-		Beside:     func(compare.Variant) string { return "on the host" },
-		DrawBeside: true,
+		Client: noClient, Beside: onTheHost, DrawBeside: true,
 	}}
 }
 

@@ -75,10 +75,17 @@ func rows() (all []compare.Row) {
 	for _, e := range experiments() {
 		r := compare.Row{
 			Measure: e.measure, Against: "knfsd", Experiment: e.name, Metric: e.metric,
-			Ours: []compare.Variant{inGuest}, Peer: []compare.Variant{knfsd}, Also: []compare.Variant{onHost}, Wanted: 1,
+			Ours: []compare.Variant{onHost}, Peer: []compare.Variant{knfsd}, Wanted: 1.2,
 		}
 		all = append(all, r)
-		r.Measure, r.Metric = "server CPU of "+e.measure, perGiB
+		r.Measure, r.Metric, r.Wanted = "server CPU of "+e.measure, perGiB, 1
+		all = append(all, r)
+		r.Measure, r.Metric, r.Wanted = e.measure+", rstored in the guest", e.metric, 0
+		r.Ours = []compare.Variant{inGuest}
+		if e.rw == "randread" {
+			// A system call in the guest takes 71 µs, and knfsd makes none.
+			r.Wanted = 0.7
+		}
 		all = append(all, r)
 	}
 	return all

@@ -83,8 +83,7 @@ func run(ctx context.Context, o *options) error {
 	}
 	r := &report{compare.Report{
 		Rounds: o.rounds, Measured: make(map[string]map[compare.Variant]*compare.Taken),
-		Client: func(compare.Variant) string { return "" },
-		Beside: func(compare.Variant) string { return "soft" },
+		Client: noClient, Beside: besides,
 	}}
 	if o.merge {
 		if err := r.Recall(o.JSON); err != nil {
@@ -103,63 +102,39 @@ func run(ctx context.Context, o *options) error {
 			r.Rows = append(r.Rows, w.Result(all))
 		}
 	}
-	return o.Write(r, r.page)
+	// perftest is in every guest, so that all rows can be measured.
+	for _, x := range r.Rows {
+		if x.Missing != "" {
+			err = errors.Join(err, fmt.Errorf("%s: %s", x.Measure, x.Missing))
+		}
+	}
+	return errors.Join(err, o.WriteRuns(&r.Report, page))
 }
 
 // report is that of the three side by side.
 type report struct{ compare.Report }
 
+func noClient(compare.Variant) string { return "" }
+func besides(compare.Variant) string  { return "soft" }
+
 // page writes the table and what it means.
-func (r *report) page(w io.Writer) error {
-	h := &r.Host
-	var b strings.Builder
-	fmt.Fprintf(&b, `# rstorectl perf beside perftest
+func page(runs compare.Runs, w io.Writer) error {
+	runs.Again(rows())
+	return runs.Markdown(w, &compare.Page{
+		Title: "rstorectl perf beside perftest", By: "make bench-verbs", Explained: "../measuring.md#beside-perftest",
+		Client: noClient, Beside: besides, More: fmt.Sprintf(meaning, mtu, pathMTU, depth),
+	})
+}
 
-Written by `+"`make bench-verbs`"+`; [measuring.md](../measuring.md#beside-perftest) says how it is measured and how
-to read it. The three took turns in %d rounds. Each number is the median of the rounds. Each ratio is the median of the
-rounds' ratios to perftest, with the least and the largest of them. "Polling": both programs look for completions in a
-loop. "Events": both sleep until there is one. soft always sleeps.
+// meaning is what the page says below the table.
+const meaning = `
+The peer is perftest on rdma_rxe; rstored is the provider verbs on rdma_rxe, and beside it the provider soft on an
+interface of the same kind. "Polling": both programs look for completions in a loop. "Events": both sleep until there is
+one. soft always sleeps.
 
-`, r.Rounds)
-	fmt.Fprintf(&b, "%d cores of %s, Linux %s, %s, load %s; guests with Linux %s, perftest %s, librdmacm and "+
-		"libibverbs %s, rstored %s.\n\n", h.Cores, h.Processor, h.Kernel, h.Go, h.Load,
-		h.Versions["guests with Linux"], h.Versions["perftest"], h.Versions["rdma-core"], h.Versions["rstored"])
-	b.WriteString("| measure | perftest on rxe | verbs on rxe | of perftest | soft | of perftest |\n| --- | --- | --- " +
-		"| --- | --- | --- |\n")
-	for i := range r.Rows {
-		x := &r.Rows[i]
-		if x.Missing != "" {
-			fmt.Fprintf(&b, "| %s | not measured: %s |\n", x.Measure, compare.FirstLine([]byte(x.Missing)))
-			continue
-		}
-		value := func(s *compare.Side) string { return compare.Number(s.Value) + " " + x.Unit }
-		beside, of := "-", "-"
-		if len(x.Also) > 0 {
-			beside, of = value(&x.Also[0]), compare.Number(x.Also[0].Ratio)
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s (%s to %s) | %s | %s |\n", x.Measure, value(x.Peer), value(x.Ours),
-			compare.Number(x.Ratio), compare.Number(x.Min), compare.Number(x.Max), beside, of)
-	}
-	fmt.Fprintf(&b, `
 Bandwidths are in MiB/s, as in perftest; more is better. Latencies are half the round trip, and the whole of it for
 READs; less is better. Two guests with one processor each are on one bridge, with interfaces of MTU %d (path MTU %d).
 %d requests are under way at once where bandwidth is measured, and one where latency is. A guest is a User-Mode Linux
 process on a host of two cores. The rows compare the three with each other; they are not the numbers of a network, of a
 card, or of either program on a host of its own.
-`, mtu, pathMTU, depth)
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// Plot implements compare.Results.
-func (r *report) Plot(io.Writer) error { return errors.New("no picture of this") }
-
-// Failed implements compare.Results: perftest is in every guest, so all rows can be measured.
-func (r *report) Failed() error {
-	for _, x := range r.Rows {
-		if x.Missing != "" {
-			return fmt.Errorf("%s: %s", x.Measure, x.Missing)
-		}
-	}
-	return nil
-}
+`

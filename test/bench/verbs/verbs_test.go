@@ -75,7 +75,7 @@ func TestParse(t *testing.T) {
 
 // TestPage: each row has a line with likes beside each other, and says why where it has not.
 func TestPage(t *testing.T) {
-	r := &report{compare.Report{Rounds: 1}}
+	r := &compare.Report{Rounds: 1, Measured: make(map[string]map[compare.Variant]*compare.Taken)}
 	seen := make(map[string]bool)
 	for i, w := range rows() {
 		if seen[w.Measure] {
@@ -92,20 +92,26 @@ func TestPage(t *testing.T) {
 		if i == 0 {
 			all[perftestPolls] = &compare.Taken{Err: "it is broken"}
 		}
-		r.Rows = append(r.Rows, w.Result(all))
+		if r.Measured[w.Experiment] == nil || i == 0 {
+			r.Measured[w.Experiment] = all
+		}
 	}
 	if len(seen) != 19 {
 		t.Errorf("%d rows", len(seen))
 	}
 	var b bytes.Buffer
-	if err := r.page(&b); err != nil {
+	if err := page(compare.Runs{"a processor": r}, &b); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| WRITE of 64 bytes, messages, polling | not measured: it is broken |\n",
-		"| SEND of 64 bytes, median latency, polling | 8 µs | 2 µs | 0.25 (0.25 to 0.25) | - | - |\n",
-		"| WRITE of 1 MiB, bandwidth, polling | 8 MiB/s | 2 MiB/s | 0.25 (0.25 to 0.25) | 1 MiB/s | 0.12 |\n",
-		"| SEND of 64 bytes, 99th percentile, events | 4 µs | 2 µs | 0.5 (0.5 to 0.5) | 1 µs | 0.25 |\n",
+		"| WRITE of 64 bytes, messages, polling | perftest | ≥ 1 | not measured: it is broken |\n",
+		"| SEND of 64 bytes, median latency, polling | perftest | ≤ 1 | 2 µs; 8 µs: **0.25** (0.25 to 0.25) |\n",
+		"| WRITE of 64 bytes, median latency, polling | perftest | ≤ 1.5 | 2 µs; soft 1 µs (0.12); 8 µs: **0.25** (0.25 to " +
+			"0.25) |\n",
+		"| WRITE of 1 MiB, bandwidth, polling | perftest | ≥ 1 | 2 MiB/s; soft 1 MiB/s (0.12); 8 MiB/s: 0.25 (0.25 " +
+			"to 0.25) |",
+		"| SEND of 64 bytes, 99th percentile, events | perftest --events | ≤ 1 | 2 µs; soft 1 µs (0.25); 4 µs: **0.5** " +
+			"(0.5 to 0.5) |\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())

@@ -36,6 +36,7 @@ type options struct {
 	compare.Files
 	log     string
 	entries int
+	files   int
 	stage   string
 	scale   *regexp.Regexp // nil compares
 }
@@ -49,6 +50,7 @@ func main() {
 	rows := flag.String("rows", "", "measure rows alone whose text matches this regular `expression`")
 	flag.StringVar(&o.disk, "disk", os.TempDir(), "`directory` of the file system of the rows about a disk")
 	flag.IntVar(&o.entries, "entries", 100000, "entries of the directory that is listed")
+	flag.IntVar(&o.files, "files", 12800, "files of the tree that is copied")
 	flag.StringVar(&o.JSON, "json", "", "write the results to this `file`")
 	flag.StringVar(&o.SVG, "svg", "", "draw the ratios in this `file`")
 	flag.StringVar(&o.Markdown, "markdown", "", "write the table to this `file`")
@@ -112,13 +114,17 @@ func run(ctx context.Context, o *options) error {
 	}
 	versions(ctx, &r.Host, tools)
 	r.Client, r.Beside = client, beside
-	return o.Write(&r, func(w io.Writer) error { return page(&r, w) })
+	return o.WriteRuns(&r, page)
 }
 
 // page writes the page of the table.
-func page(r *compare.Report, w io.Writer) error {
-	return r.Markdown(w, "Compared", "make bench", "../measuring.md#compared", "results.svg",
-		fmt.Sprintf("\nnfs-ganesha's configuration:\n\n```\n%s```\n", r.Host.Ganesha))
+func page(runs compare.Runs, w io.Writer) error {
+	runs.Again(rows())
+	return runs.Markdown(w, &compare.Page{
+		Title: "Compared", By: "make bench", Explained: "../measuring.md#compared", Picture: "results.svg",
+		More: fmt.Sprintf("\nnfs-ganesha's configuration:\n\n```\n%s```\n", ganeshaConfig("EXPORT")), Client: client,
+		Beside: beside,
+	})
 }
 
 // client is the client of a peer of NFS.

@@ -22,9 +22,11 @@ import (
 // measurer makes measurements.
 type measurer struct {
 	*servers
-	took  time.Duration
-	iters map[string]int // of rstorectl perf, by what is measured
-	idle  float64        // the most that an idle mount took
+	took   time.Duration
+	files  int            // of the tree that is copied
+	copied int            // how often something was
+	iters  map[string]int // of rstorectl perf, by what is measured
+	idle   float64        // the most that an idle mount took
 }
 
 // experiment is something that several variants do.
@@ -299,7 +301,7 @@ func parseAllocs(b []byte) (float64, error) {
 // measureAll measures what the rows that are asked for need.
 func measureAll(ctx context.Context, o *options, s *servers) (*compare.Report, error) {
 	s.entries = o.entries
-	m := &measurer{servers: s, took: o.took, iters: make(map[string]int)}
+	m := &measurer{servers: s, took: o.took, files: o.files, iters: make(map[string]int)}
 	r := &compare.Report{
 		Rounds: o.rounds, Seconds: o.took.Seconds(),
 		Measured: make(map[string]map[compare.Variant]*compare.Taken),

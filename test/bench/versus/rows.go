@@ -23,6 +23,11 @@ const (
 	bareKernel compare.Variant = "udp ping 1"
 	bareSingle compare.Variant = "udp single 1024"
 	bareDepth  compare.Variant = "udp single 64"
+	// Whole files: the last word is the program that copies.
+	rdmaCopy   compare.Variant = "rstored rdma rstorectl"
+	tcpCopy    compare.Variant = "rstored tcp rstorectl"
+	ganCopy    compare.Variant = "ganesha tcp rstorectl"
+	libnfsCopy compare.Variant = "ganesha tcp libnfs"
 )
 
 // kinds are of variants, for the rows that take the fastest.
@@ -54,6 +59,12 @@ func experiments() []experiment {
 		nfs("lookup", "memory", "lookup", 1, 32),
 		nfs("create", "memory", "create", 1, 16),
 		nfs("readdir", "memory", "readdir", 1, 1),
+		nfs("read-latency", "memory", "random-read", 4096, 1),
+		nfs("write-latency", "memory", "random-write", 4096, 1),
+		copies("large-in", "large", false),
+		copies("large-out", "large", true),
+		copies("tree-in", "tree", false),
+		copies("tree-out", "tree", true),
 		{name: "allocs-packet", run: allocations("roce.test", "^BenchmarkDevice$/^WRITE$/^1048576$", rcPackets)},
 		{name: "allocs-read", run: allocations("nfs.test", "^BenchmarkNFS$/^rdma$/^READ$/^1024KiB$/^16-in-flight$", 1)},
 		{name: "allocs-write", run: allocations("nfs.test", "^BenchmarkNFS$/^rdma$/^WRITE$/^1024KiB$/^16-in-flight$", 1)},
@@ -85,19 +96,20 @@ func rows() []compare.Row {
 	const (
 		bare      = "bare UDP with GSO and GRO, ICRC and one copy"
 		byGanesha = "Ganesha over TCP"
+		byOurTCP  = "rstored over TCP"
 	)
 	rs := []row{
-		{"RC RDMA WRITE 1 MiB", bare, "rc-write", rate, one(verbs), one(bareStream), nil, 0.85},
-		{"RC RDMA READ 1 MiB", bare, "rc-read", rate, one(verbs), one(bareStream), nil, 0.85},
-		{"RC SEND 64 B ping-pong, median", "UDP ping-pong", "rc-latency", median, one(verbs), one(barePing), nil, 1.5},
-		{"RC SEND 64 B ping-pong, p99", "UDP ping-pong", "rc-latency", tail, one(verbs), one(barePing), nil, 1.5},
+		{"RC RDMA WRITE 1 MiB", bare, "rc-write", rate, one(verbs), one(bareStream), nil, 0.9},
+		{"RC RDMA READ 1 MiB", bare, "rc-read", rate, one(verbs), one(bareStream), nil, 0.9},
+		{"RC SEND 64 B ping-pong, median", "UDP ping-pong", "rc-latency", median, one(verbs), one(barePing), nil, 1.3},
+		{"RC SEND 64 B ping-pong, p99", "UDP ping-pong", "rc-latency", tail, one(verbs), one(barePing), nil, 1.3},
 		{
 			"RC SEND 64 B ping-pong, median", "UDP ping-pong that waits in the kernel", "rc-latency", median, one(verbs),
-			one(bareKernel), nil, 1.5,
+			one(bareKernel), nil, 1.3,
 		},
 		{
 			"RC SEND 64 B ping-pong, p99", "UDP ping-pong that waits in the kernel", "rc-latency", tail, one(verbs),
-			one(bareKernel), nil, 1.5,
+			one(bareKernel), nil, 1.3,
 		},
 		{"RC SEND 64 B, 64 under way", "single datagrams", "rc-rate", ops, one(verbs), one(bareSingle), nil, 0.7},
 		{
@@ -106,11 +118,44 @@ func rows() []compare.Row {
 		},
 		{"READ 1 MiB over RDMA, 16 in flight", byGanesha, "read", rate, one(rdma), ganesha, nil, 2},
 		{"READ 1 MiB over RDMA, 16 in flight", "go-nfs over TCP", "read", rate, one(rdma), gonfs, nil, 10},
-		{"READ 1 MiB over RDMA, 16 in flight", "rstored over TCP", "read", rate, one(rdma), one(tcp), nil, 1},
+		{"READ 1 MiB over RDMA, 16 in flight", byOurTCP, "read", rate, one(rdma), ourTCP, nil, 1.1},
 		{"WRITE 1 MiB and COMMIT over RDMA, 16 in flight, tmpfs", byGanesha, "write", rate, one(rdma), ganesha, nil, 2},
 		{"WRITE 1 MiB and COMMIT over RDMA, 16 in flight, disk", byGanesha, "write-disk", rate, one(rdma), ganesha, nil, 2},
+		{"WRITE 1 MiB and COMMIT over RDMA, 16 in flight, tmpfs", byOurTCP, "write", rate, one(rdma), ourTCP, nil, 1.1},
 		{"random READ 4 KiB over RDMA, 32 in flight", byGanesha, "random-read", ops, one(rdma), ganesha, nil, 2},
 		{"random WRITE 4 KiB over RDMA, 32 in flight", byGanesha, "random-write", ops, one(rdma), ganesha, nil, 2},
+		{"random READ 4 KiB over RDMA, 32 in flight", byOurTCP, "random-read", ops, one(rdma), ourTCP, nil, 1.2},
+		{"random WRITE 4 KiB over RDMA, 32 in flight", byOurTCP, "random-write", ops, one(rdma), ourTCP, nil, 1.2},
+		{"READ 4 KiB over RDMA, one at a time, median", byOurTCP, "read-latency", median, one(rdma), one(tcp), nil, 1.1},
+		{"WRITE 4 KiB over RDMA, one at a time, median", byOurTCP, "write-latency", median, one(rdma), one(tcp), nil, 1.1},
+	}
+	for _, e := range []struct{ name, experiment string }{
+		{"GETATTR", "getattr"},
+		{"LOOKUP", "lookup"},
+		{"CREATE and REMOVE", "create"},
+		{"READDIRPLUS", "readdir"},
+	} {
+		rs = append(rs, row{e.name + " over RDMA", byOurTCP, e.experiment, ops, one(rdma), ourTCP, nil, 1})
+	}
+	for _, e := range []struct {
+		name, experiment string
+		metric           compare.Metric
+	}{
+		{"a file of 256 MiB, in", "large-in", rate},
+		{"a file of 256 MiB, out", "large-out", rate},
+		{"files of 4 KiB in 128 directories, in", "tree-in", ops},
+		{"files of 4 KiB in 128 directories, out", "tree-out", ops},
+	} {
+		name := "rstorectl over RDMA, " + e.name
+		rs = append(rs, row{name, byOurTCP, e.experiment, e.metric, one(rdmaCopy), one(tcpCopy), nil, 1})
+		if e.metric.Unit == ops.Unit {
+			const together = "Ganesha over TCP, 16 at a time"
+			rs = append(
+				rs,
+				row{name, together, e.experiment, ops, one(rdmaCopy), one(libnfsCopy), nil, 2},
+				row{name, byGanesha, e.experiment, ops, one(rdmaCopy), one(ganCopy), nil, 2},
+			)
+		}
 	}
 	for _, c := range []struct {
 		name       string
@@ -131,14 +176,20 @@ func rows() []compare.Row {
 			})
 		}
 	}
+	for _, e := range []struct{ name, experiment string }{{"READ", "random-read"}, {"WRITE", "random-write"}} {
+		rs = append(rs, row{
+			fmt.Sprintf("random %s 4 KiB over TCP, Go client", e.name), "the same server over TCP", e.experiment, ops,
+			one(tcp), one(tcpLibnfs), nil, 1,
+		})
+	}
 	rs = append(
 		rs,
-		row{"GETATTR over TCP", byGanesha, "getattr", ops, ourTCP, ganesha, one(rdma), 1.2},
-		row{"LOOKUP over TCP", byGanesha, "lookup", ops, ourTCP, ganesha, one(rdma), 1.2},
-		row{"CREATE and REMOVE over TCP", byGanesha, "create", ops, ourTCP, ganesha, one(rdma), 1.2},
-		row{"READDIRPLUS over TCP, entries of a large directory", byGanesha, "readdir", ops, ourTCP, ganesha, one(rdma), 1.2},
-		row{"server CPU of READ 1 MiB over RDMA", byGanesha, "read", perGiB, one(rdma), ganesha, one(tcp), 0.7},
-		row{"server CPU of WRITE 1 MiB over RDMA", byGanesha, "write", perGiB, one(rdma), ganesha, one(tcp), 0.7},
+		row{"GETATTR over TCP", byGanesha, "getattr", ops, ourTCP, ganesha, nil, 1.2},
+		row{"LOOKUP over TCP", byGanesha, "lookup", ops, ourTCP, ganesha, nil, 1.2},
+		row{"CREATE and REMOVE over TCP", byGanesha, "create", ops, ourTCP, ganesha, nil, 1.2},
+		row{"READDIRPLUS over TCP, entries of a large directory", byGanesha, "readdir", ops, ourTCP, ganesha, nil, 1.2},
+		row{"server CPU of READ 1 MiB over RDMA", byGanesha, "read", perGiB, one(rdma), ganesha, one(tcp), 0.5},
+		row{"server CPU of WRITE 1 MiB over RDMA", byGanesha, "write", perGiB, one(rdma), ganesha, one(tcp), 0.5},
 		row{
 			"server CPU of a random READ 4 KiB over RDMA", byGanesha, "random-read", perOp, one(rdma), ganesha, one(tcp),
 			0.7,

@@ -142,26 +142,36 @@ func TestReport(t *testing.T) {
 			},
 		},
 	}
+	other := &compare.Report{Rounds: 3, Seconds: 1, Host: compare.Host{Cores: 4, Kernel: "6.2.0"}}
+	for _, x := range r.Rows {
+		x.Missing = "not in this run"
+		other.Rows = append(other.Rows, x)
+	}
+	runs := compare.Runs{"a processor": r, "another": other}
 	var md, js, text, svg bytes.Buffer
-	for _, err := range []error{page(r, &md), compare.JSON(&js, r), r.Plot(&svg)} {
+	page := &compare.Page{Title: "Compared", Client: client, Beside: beside}
+	for _, err := range []error{runs.Markdown(&md, page), compare.JSON(&js, r), r.Plot(&svg)} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	r.Text(&text)
 	for _, want := range []string{
-		"| READ | Ganesha, libnfs | 2000 MB/s; over TCP 900 MB/s (1.12) | 800 MB/s | 2.5 (2.25 to 3) | ≥ 2 | yes |",
-		"| latency | UDP | 20 us | 10 us | 2 (2 to 2) | ≤ 1.5 | no |",
-		"| memory |  | 12.2 KiB | - |  | ≤ 64 KiB | yes |",
-		"| WRITE | Ganesha | 1 MB/s | - | not measured: nfs-ganesha is not installed | ≥ 2 | - |",
-		"nfs-ganesha 4.3-2", "Path = /b;", "median of 5 rounds of 2 s",
+		"| READ | Ganesha | ≥ 2 | 2000 MB/s; over TCP 900 MB/s (1.12); 800 MB/s (libnfs): **2.5** (2.25 to 3) | not " +
+			"measured: not in this run |",
+		"| latency | UDP | ≤ 1.5 | 20 us; 10 us: 2 (2 to 2) | not measured: not in this run |",
+		"| memory |  | ≤ 64 KiB | **12.2 KiB** | not measured: not in this run |",
+		"| WRITE | Ganesha | ≥ 2 | not measured: nfs-ganesha is not installed | not measured: not in this run |",
+		"nfs-ganesha 4.3-2", "median of 5 rounds of 2 s", "median of 3 rounds of 1 s",
+		"a processor: 2 of 4 rows reached, 1 not reached, 1 not measured.",
+		"another: 0 of 4 rows reached, 0 not reached, 4 not measured.",
 	} {
 		if !strings.Contains(md.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, md.String())
 		}
 	}
 	if !strings.Contains(text.String(), "nfs-ganesha is not installed") ||
-		strings.Count(text.String(), "\n") != 2+len(r.Rows) {
+		strings.Count(text.String(), "\n") != 3+len(r.Rows) {
 		t.Errorf("the text is\n%s", text.String())
 	}
 	var back compare.Report
