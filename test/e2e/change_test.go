@@ -86,23 +86,23 @@ func TestPlanAndApply(t *testing.T) {
 	both("first", fine)
 
 	write(false, "")
-	code(2, []string{"~ export /data", "client ::1/128: ::1/128(rw,no_root_squash)", "1 changes, 0 hurts"}, "plan", file)
+	code(2, []string{"~ export /data", "client ::1/128: ::1/128(rw,no_root_squash)", "1 changes, 0 disruptions"}, "plan", file)
 	code(0, []string{"applied as number 1"}, "apply", file, "--comment", "only this host")
 	code(0, []string{"applied already"}, "apply", file)
 	code(0, []string{"nothing would change"}, "plan", file)
 	both("second", fine)
 
 	write(true, "")
-	code(3, []string{"hurts: client 127.0.0.1 would lose write on /data"}, "plan", file)
+	code(3, []string{"disrupts: client 127.0.0.1 would lose write on /data"}, "plan", file)
 	_, out, _ := d.exit("-o", "json", "plan", file)
 	var plan struct {
-		Hurts []struct {
+		Disruptions []struct {
 			Kind, Export, Client string
 			Connected            bool
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &plan); err != nil || len(plan.Hurts) != len(clients) && len(plan.Hurts) != 1 ||
-		plan.Hurts[0].Kind != "write" || plan.Hurts[0].Export != "/data" || !plan.Hurts[0].Connected {
+	if err := json.Unmarshal([]byte(out), &plan); err != nil || len(plan.Disruptions) != len(clients) && len(plan.Disruptions) != 1 ||
+		plan.Disruptions[0].Kind != "write" || plan.Disruptions[0].Export != "/data" || !plan.Disruptions[0].Connected {
 		t.Errorf("as JSON: %v %+v\n%s", err, plan, out)
 	}
 	code(3, []string{"nothing was changed", "--allow-disruption"}, "apply", file)

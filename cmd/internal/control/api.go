@@ -25,7 +25,7 @@
 //	GET    /v1/profile?seconds=   a CPU profile
 //	GET    /v1/config             the configuration in force, YAML
 //	PUT    /v1/log-level?level=
-//	POST   /v1/plan (File)        what a file of exports and ports would change, and whom that would hurt
+//	POST   /v1/plan (File)        what a file of exports and ports would change, and which clients that would disrupt
 //	POST   /v1/apply (Apply)      the same, done
 //	GET    /v1/history            GET /v1/history-entry?number=        the files that were applied
 //	GET    /v1/drift              in what the running state differs from what is written

@@ -36,8 +36,8 @@ type Plan struct {
 	File  string `json:"file"`
 	// Changes is empty if nothing would change.
 	Changes []Change `json:"changes"`
-	// Hurts are the clients that the change would disrupt.
-	Hurts []Hurt `json:"hurts"`
+	// Disruptions are the clients that the change would disrupt.
+	Disruptions []Disruption `json:"disruptions"`
 	// Problems prevent the file from being applied. Warnings do not.
 	Problems []string `json:"problems"`
 	Warnings []string `json:"warnings"`
@@ -69,26 +69,26 @@ type OptionChange struct {
 	New    string `json:"new,omitempty"`
 }
 
-// Kinds of Hurt.
+// Kinds of Disruption.
 const (
-	HurtAccess  = "access"       // the client loses access
-	HurtWrite   = "write"        // it becomes read-only
-	HurtRoot    = "root"         // its root becomes another user
-	HurtUsers   = "users"        // all of its users become another user
-	HurtAnon    = "anonymous"    // squashed users become another user than before
-	HurtHandles = "handles"      // its file handles become stale
-	HurtState   = "state"        // its opens, locks, delegations end
-	HurtData    = "data"         // files are lost
-	HurtPort    = "port"         // its connection is closed
-	HurtUnknown = "unknown"      // the answer depends on its name, which is not known
-	HurtOthers  = "more-clients" // there are further clients, which were not checked
+	DisruptAccess  = "access"       // the client loses access
+	DisruptWrite   = "write"        // it becomes read-only
+	DisruptRoot    = "root"         // its root becomes another user
+	DisruptUsers   = "users"        // all of its users become another user
+	DisruptAnon    = "anonymous"    // squashed users become another user than before
+	DisruptHandles = "handles"      // its file handles become stale
+	DisruptState   = "state"        // its opens, locks, delegations end
+	DisruptData    = "data"         // files are lost
+	DisruptPort    = "port"         // its connection is closed
+	DisruptUnknown = "unknown"      // the answer depends on its name, which is not known
+	DisruptOthers  = "more-clients" // there are further clients, which were not checked
 )
 
-// Hurt is a client that a change would disrupt, and how.
-type Hurt struct {
+// Disruption is a client that a change would disrupt, and how.
+type Disruption struct {
 	Kind   string `json:"kind"`
 	Export string `json:"export,omitempty"`
-	Client string `json:"client,omitempty"` // address, or for HurtState how it calls itself
+	Client string `json:"client,omitempty"` // address, or for DisruptState how it calls itself
 	// Connected reports a connection now. Seen is the last use of the export, nil if there was none
 	// since the daemon's start.
 	Connected bool       `json:"connected"`

@@ -98,9 +98,9 @@ var (
 	// ErrForbidden is the refusal of a request that even an administrator may not make from where it
 	// comes.
 	ErrForbidden = errors.New("not allowed")
-	// ErrChanged and ErrHurts are the reasons for not carrying out a plan.
-	ErrChanged = errors.New("the running state has changed since the plan was made; plan again")
-	ErrHurts   = errors.New("it would hurt somebody")
+	// ErrChanged and ErrDisrupts are the reasons for not carrying out a plan.
+	ErrChanged  = errors.New("the running state has changed since the plan was made; plan again")
+	ErrDisrupts = errors.New("it would disrupt clients")
 )
 
 func statusOf(err error) int {
@@ -109,7 +109,7 @@ func statusOf(err error) int {
 		return http.StatusNotFound
 	case errors.Is(err, ErrForbidden):
 		return http.StatusForbidden
-	case errors.Is(err, ErrConflict), errors.Is(err, ErrChanged), errors.Is(err, ErrHurts):
+	case errors.Is(err, ErrConflict), errors.Is(err, ErrChanged), errors.Is(err, ErrDisrupts):
 		return http.StatusConflict
 	}
 	return http.StatusBadRequest

@@ -20,12 +20,12 @@ import (
 
 // Exit codes of plan and drift, beside cli.ExitOK and cli.ExitFailed.
 const (
-	exitChanges = 2
-	exitHurts   = 3
+	exitChanges  = 2
+	exitDisrupts = 3
 )
 
-const changeCodes = `The exit code is 0 if nothing would change, 2 if something would, 3 if that would hurt
-somebody, and 1 if there is no answer, mistakes on the command line included.`
+const changeCodes = `The exit code is 0 if nothing would change, 2 if something would, 3 if that would disrupt
+clients, and 1 if there is no answer, mistakes on the command line included.`
 
 const fileText = `FILE has the keys of rstored.yaml for exports and ports (exports, rdma_listen, tcp_listen,
 mount_listen, portmap_listen, ops_listen), or is a table as /etc/exports, with those in its
@@ -73,8 +73,8 @@ func planCode(p *control.Plan) int {
 	switch {
 	case len(p.Problems) > 0:
 		return cli.ExitFailed
-	case len(p.Hurts) > 0:
-		return exitHurts
+	case len(p.Disruptions) > 0:
+		return exitDisrupts
 	case len(p.Changes) > 0:
 		return exitChanges
 	}
@@ -143,8 +143,8 @@ func (t *tool) plan() *cobra.Command {
 	var in input
 	c := &cobra.Command{
 		Use:   "plan FILE",
-		Short: "Show what a file of exports and ports would change, and which clients that would hurt",
-		Long: `Show what a file of exports and ports would change, and which clients that would hurt. The
+		Short: "Show what a file of exports and ports would change, and which clients that would disrupt",
+		Long: `Show what a file of exports and ports would change, and which clients that would disrupt. The
 daemon checks its connections and the clients of the last day. Nothing is changed.
 
 ` + fileText + "\n\n" + changeCodes,
@@ -205,14 +205,14 @@ func (t *tool) printPlan(p *control.Plan) error {
 	}
 	each("ignored: %s is no setting of exports and ports\n", p.Ignored)
 	each("warning: %s\n", p.Warnings)
-	for _, h := range p.Hurts {
-		fmt.Fprintf(w, "hurts: %s\n", h.Text)
+	for _, h := range p.Disruptions {
+		fmt.Fprintf(w, "disrupts: %s\n", h.Text)
 	}
 	each("impossible: %s\n", p.Problems)
 	if len(p.Changes) == 0 {
 		fmt.Fprintln(w, "nothing would change")
 	} else {
-		fmt.Fprintf(w, "%d changes, %d hurts\n", len(p.Changes), len(p.Hurts))
+		fmt.Fprintf(w, "%d changes, %d disruptions\n", len(p.Changes), len(p.Disruptions))
 	}
 	return nil
 }
@@ -241,8 +241,8 @@ type applying struct {
 }
 
 func (a *applying) declare(c *cobra.Command) {
-	c.Flags().BoolVarP(&a.yes, "yes", "y", false, "apply even if somebody is hurt (as --allow-disruption)")
-	c.Flags().BoolVar(&a.disrupt, "allow-disruption", false, "apply even if somebody is hurt")
+	c.Flags().BoolVarP(&a.yes, "yes", "y", false, "apply even if clients are disrupted (as --allow-disruption)")
+	c.Flags().BoolVar(&a.disrupt, "allow-disruption", false, "apply even if clients are disrupted")
 	c.Flags().StringVar(&a.comment, "comment", "", "`TEXT` for the history")
 }
 
@@ -253,15 +253,15 @@ func (t *tool) apply(cmd *cobra.Command, f control.File, a *applying, rollback i
 	if err != nil {
 		return err
 	}
-	stop := len(p.Hurts) > 0 && !a.yes && !a.disrupt && len(p.Problems) == 0
+	stop := len(p.Disruptions) > 0 && !a.yes && !a.disrupt && len(p.Problems) == 0
 	if stop || t.g.Output == cli.FormatTable {
 		if err := t.printPlan(&p); err != nil {
 			return err
 		}
 	}
 	if stop {
-		err := errors.New("nothing was changed: it would hurt somebody; --allow-disruption applies it all the same")
-		return &cli.ExitError{Code: exitHurts, Err: err}
+		err := errors.New("nothing was changed: it would disrupt clients; --allow-disruption applies it all the same")
+		return &cli.ExitError{Code: exitDisrupts, Err: err}
 	}
 	done, err := d.Apply(cmd.Context(), control.Apply{
 		File: f, State: p.State, Disrupt: a.yes || a.disrupt, Comment: a.comment, RollbackOf: rollback,
@@ -282,7 +282,7 @@ func (t *tool) applyFile() *cobra.Command {
 		Use:   "apply FILE",
 		Short: "Apply a file of exports and ports, as a whole or not at all",
 		Long: `Show the plan of a file of exports and ports and apply it, as a whole or not at all. It is
-refused if the running state has changed since the plan. If a client would be hurt, it needs
+refused if the running state has changed since the plan. If a client would be disrupted, it needs
 --allow-disruption (exit code 3 without).
 
 From then on, over restarts and reloads, FILE replaces its keys in rstored.yaml. Earlier

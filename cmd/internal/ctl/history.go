@@ -20,7 +20,7 @@ func (t *tool) rollback() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rollback [NUMBER]",
 		Short: "Apply a file of the history again",
-		Long: `Apply a file of the history again, like 'rstorectl apply': it shows the plan, and hurts no client
+		Long: `Apply a file of the history again, like 'rstorectl apply': it shows the plan, and disrupts no client
 without --allow-disruption. Without NUMBER it applies the file before the last one, or if only one
 file was applied, the state before it. The result is a new entry of the history.`,
 		Example: "  rstorectl rollback\n  rstorectl rollback 3 --allow-disruption",

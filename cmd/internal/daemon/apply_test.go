@@ -30,7 +30,7 @@ func tableFile(format string, a ...any) control.File {
 	return control.File{Name: "/exports", Syntax: config.SyntaxTable, Text: fmt.Sprintf(format, a...)}
 }
 
-func texts(list []control.Hurt) []string {
+func texts(list []control.Disruption) []string {
 	out := []string{}
 	for _, h := range list {
 		out = append(out, h.Kind+": "+h.Text)
@@ -38,8 +38,8 @@ func texts(list []control.Hurt) []string {
 	return out
 }
 
-// TestPlanHurts: what a plan says of a client is what the client meets when it is applied.
-func TestPlanHurts(t *testing.T) {
+// TestPlanDisruptions: what a plan says of a client is what the client meets when it is applied.
+func TestPlanDisruptions(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	cfg := testConfig(t, dir+"=/a(no_root_squash)", other+"=/b(no_root_squash)")
 	cfg.RDMAListen = nil
@@ -120,12 +120,12 @@ func TestPlanHurts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := texts(p.Hurts); !slices.Equal(got, tc.want) {
+			if got := texts(p.Disruptions); !slices.Equal(got, tc.want) {
 				t.Errorf("%v, %s: %q, want %q", v, tc.opts, got, tc.want)
 			}
 			a := control.Apply{File: file(tc.opts), State: p.State}
 			if _, err := ctl.Apply(ctx, a); (err == nil) != (len(tc.want) == 0) ||
-				err != nil && !strings.Contains(err.Error(), p.Hurts[0].Text) {
+				err != nil && !strings.Contains(err.Error(), p.Disruptions[0].Text) {
 				t.Errorf("%v, %s, without leave: %v", v, tc.opts, err)
 			}
 			if len(tc.want) > 0 {
@@ -161,14 +161,14 @@ func TestPlanHurts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := texts(p.Hurts); !slices.EqualFunc(got, want, strings.HasPrefix) {
+		if got := texts(p.Disruptions); !slices.EqualFunc(got, want, strings.HasPrefix) {
 			t.Errorf("%v: %q, want %q", v, got, want)
 		}
 		_ = c.Close()
 	}
 }
 
-// TestApplyAllOrNothing: what cannot be opened, changed meanwhile, or hurts changes nothing at all.
+// TestApplyAllOrNothing: what cannot be opened, changed meanwhile, or disrupts clients changes nothing at all.
 func TestApplyAllOrNothing(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	cfg := testConfig(t, a+"=/a", "memory:m")

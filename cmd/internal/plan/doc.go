@@ -3,5 +3,5 @@
 // connected, or that the recorder has seen with an export, as the NFS servers ask them for a call.
 //
 // It changes nothing. What is compared comes from cmd/internal/desired. Begin with plan.go;
-// hurts.go has the clients.
+// disruptions.go has the clients.
 package plan

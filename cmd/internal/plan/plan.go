@@ -31,11 +31,11 @@ type Running struct {
 	XprtSec  []string // of rules that do not say it
 }
 
-// Plan says what would change if next were served, and whom that would hurt.
+// Plan says what would change if next were served, and which clients that would disrupt.
 func (r *Running) Plan(next *desired.State) control.Plan {
 	p := control.Plan{
 		State: r.State.Digest(), Changes: desired.Diff(&r.State, next),
-		Hurts: []control.Hurt{}, Problems: []string{}, Warnings: Exposures(next.Exports),
+		Disruptions: []control.Disruption{}, Problems: []string{}, Warnings: Exposures(next.Exports),
 	}
 	for i := range next.Exports {
 		e := &next.Exports[i]
@@ -55,7 +55,7 @@ func (r *Running) Plan(next *desired.State) control.Plan {
 		}
 	}
 	if len(p.Changes) > 0 {
-		p.Hurts = r.hurts(next)
+		p.Disruptions = r.disruptions(next)
 	}
 	return p
 }

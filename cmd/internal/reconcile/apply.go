@@ -44,8 +44,8 @@ func (r *Reconciler) Apply(a control.Apply, by control.Peer) (control.Applied, e
 		return done, control.ErrChanged
 	case len(p.Problems) > 0:
 		return done, fmt.Errorf("nothing was changed: %s", p.Problems[0])
-	case len(p.Hurts) > 0 && !a.Disrupt:
-		return done, fmt.Errorf("nothing was changed: %w: %s", control.ErrHurts, p.Hurts[0].Text)
+	case len(p.Disruptions) > 0 && !a.Disrupt:
+		return done, fmt.Errorf("nothing was changed: %w: %s", control.ErrDisrupts, p.Disruptions[0].Text)
 	}
 	if last := r.State.Applied(); last != nil && len(p.Changes) == 0 {
 		if e, err := r.State.Entry(last.Entry); err == nil && e.Digest == p.File && !release {
@@ -98,7 +98,7 @@ func (r *Reconciler) Apply(a control.Apply, by control.Peer) (control.Applied, e
 		r.Log.Warn("the history cannot be cleared", zap.Error(err))
 	}
 	r.Log.Info("a file was applied", zap.Int("number", number), zap.String("file", a.Name), zap.String("by", by.String()),
-		zap.String("comment", a.Comment), zap.Int("changes", len(p.Changes)), zap.Int("hurts", len(p.Hurts)))
+		zap.String("comment", a.Comment), zap.Int("changes", len(p.Changes)), zap.Int("disruptions", len(p.Disruptions)))
 	r.LogExposures(next.Exports)
 	done.Number = number
 	return done, nil

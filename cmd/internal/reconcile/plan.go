@@ -29,7 +29,7 @@ func (r *Reconciler) Plan(f control.File) (control.Plan, error) {
 		r.Mu.Lock()
 		p, _ := r.plan(f, doc)
 		r.Mu.Unlock()
-		i := slices.IndexFunc(p.Hurts, func(h control.Hurt) bool { return h.Kind == control.HurtUnknown })
+		i := slices.IndexFunc(p.Disruptions, func(h control.Disruption) bool { return h.Kind == control.DisruptUnknown })
 		if i < 0 {
 			return p, nil
 		}
@@ -38,7 +38,7 @@ func (r *Reconciler) Plan(f control.File) (control.Plan, error) {
 			return p, nil
 		default:
 		}
-		if a, err := netip.ParseAddr(p.Hurts[i].Client); err == nil {
+		if a, err := netip.ParseAddr(p.Disruptions[i].Client); err == nil {
 			r.Service.Hosts.Wait(a, done)
 		}
 	}

@@ -61,17 +61,17 @@ func (r *Running) usersOf() (by map[uint32][]usage, idle []usage, all bool) {
 	return by, idle, all
 }
 
-// hurtList collects hurts, each once.
-type hurtList struct {
-	list []control.Hurt
+// disruptionList collects disruptions, each once.
+type disruptionList struct {
+	list []control.Disruption
 	seen map[[3]string]bool
 }
 
-func (h *hurtList) add(kind, export string, u *usage, format string, a ...any) {
-	x := control.Hurt{Kind: kind, Export: export, Text: fmt.Sprintf(format, a...)}
+func (h *disruptionList) add(kind, export string, u *usage, format string, a ...any) {
+	x := control.Disruption{Kind: kind, Export: export, Text: fmt.Sprintf(format, a...)}
 	if u != nil {
 		x.Client, x.Connected, x.Seen = u.addr().String(), u.connected, u.seen
-		if u.seen == nil && kind != control.HurtPort {
+		if u.seen == nil && kind != control.DisruptPort {
 			x.Text += " (it is connected, and has used nothing since the start)"
 		}
 	}
@@ -81,9 +81,9 @@ func (h *hurtList) add(kind, export string, u *usage, format string, a ...any) {
 	}
 }
 
-// hurts are those whom it would hurt if that were served.
-func (r *Running) hurts(next *desired.State) []control.Hurt {
-	h := &hurtList{list: []control.Hurt{}, seen: make(map[[3]string]bool)}
+// disruptions lists the clients that would be disrupted if next were served.
+func (r *Running) disruptions(next *desired.State) []control.Disruption {
+	h := &disruptionList{list: []control.Disruption{}, seen: make(map[[3]string]bool)}
 	by, idle, all := r.usersOf()
 	gone := make(map[uint32]string)
 	seen := make(map[uint32]bool)
@@ -103,7 +103,7 @@ func (r *Running) hurts(next *desired.State) []control.Hurt {
 		if i < 0 {
 			gone[s.ID] = s.Pseudo
 			if s.Type == config.TypeMemory {
-				h.add(control.HurtData, s.Pseudo, nil, "all files of %s would be lost, which is in memory", s.Pseudo)
+				h.add(control.DisruptData, s.Pseudo, nil, "all files of %s would be lost, which is in memory", s.Pseudo)
 			}
 			replaced := slices.ContainsFunc(next.Exports, func(e control.Export) bool { return e.Pseudo == s.Pseudo })
 			for _, u := range users {
@@ -111,31 +111,31 @@ func (r *Running) hurts(next *desired.State) []control.Hurt {
 				switch {
 				case st == nfs.ErrAcces:
 				case replaced:
-					h.add(control.HurtHandles, s.Pseudo, &u, "client %v would have stale file handles of %s, "+
+					h.add(control.DisruptHandles, s.Pseudo, &u, "client %v would have stale file handles of %s, "+
 						"which becomes something else", u.addr(), s.Pseudo)
 				default:
-					h.add(control.HurtAccess, s.Pseudo, &u, "client %v would lose access to %s", u.addr(), s.Pseudo)
+					h.add(control.DisruptAccess, s.Pseudo, &u, "client %v would lose access to %s", u.addr(), s.Pseudo)
 				}
 			}
 			continue
 		}
-		r.hurtsOf(h, now, &next.Exports[i], users)
+		r.disruptionsOf(h, now, &next.Exports[i], users)
 	}
 	h.holders(r, gone)
-	r.hurtsOfPorts(h, next)
+	r.disruptionsOfPorts(h, next)
 	if !all && len(r.Exports.All()) > 0 {
-		h.add(control.HurtOthers, "", nil, "there are more clients than can be remembered; those beyond were not "+
+		h.add(control.DisruptOthers, "", nil, "there are more clients than can be remembered; those beyond were not "+
 			"looked at")
 	}
 	return h.list
 }
 
-// hurtsOf are the hurts of a change of an export that stays.
-func (r *Running) hurtsOf(h *hurtList, now *nfs.Export, e *control.Export, users []usage) {
+// disruptionsOf lists the disruptions of a change of an export that stays.
+func (r *Running) disruptionsOf(h *disruptionList, now *nfs.Export, e *control.Export, users []usage) {
 	name := e.Pseudo
 	after, err := (&exports.Export{Export: *e}).NFS(name, r.XprtSec).Prospect(r.Hosts)
 	if err != nil {
-		h.add(control.HurtUnknown, name, nil, "%v", err)
+		h.add(control.DisruptUnknown, name, nil, "%v", err)
 		return
 	}
 	for i := range users {
@@ -147,33 +147,33 @@ func (r *Running) hurtsOf(h *hurtList, now *nfs.Export, e *control.Export, users
 		is, st2 := after.Admits(&u.peer)
 		switch {
 		case st == nfs.ErrJukebox || st2 == nfs.ErrJukebox:
-			h.add(control.HurtUnknown, name, u, "client %v: its name is not known yet, nor what it would lose on "+
+			h.add(control.DisruptUnknown, name, u, "client %v: its name is not known yet, nor what it would lose on "+
 				"%s", u.addr(), name)
 			continue
 		case st2 != nfs.OK:
-			h.add(control.HurtAccess, name, u, "client %v would lose access to %s", u.addr(), name)
+			h.add(control.DisruptAccess, name, u, "client %v would lose access to %s", u.addr(), name)
 			continue
 		}
 		if now.Ident != after.Ident {
-			h.add(control.HurtHandles, name, u, "client %v would find another file system at %s", u.addr(), name)
+			h.add(control.DisruptHandles, name, u, "client %v would find another file system at %s", u.addr(), name)
 		}
 		if !was.RO && !now.ReadOnly && (is.RO || after.ReadOnly) {
-			h.add(control.HurtWrite, name, u, "client %v would lose write on %s", u.addr(), name)
+			h.add(control.DisruptWrite, name, u, "client %v would lose write on %s", u.addr(), name)
 		}
 		if fewer(was.Flavors, is.Flavors) {
-			h.add(control.HurtAccess, name, u, "client %v could no more use a flavor (sec) that it may use on "+
+			h.add(control.DisruptAccess, name, u, "client %v could no more use a flavor (sec) that it may use on "+
 				"%s", u.addr(), name)
 		}
 		switch {
 		case was.Squash != nfs.AllSquash && is.Squash == nfs.AllSquash:
-			h.add(control.HurtUsers, name, u, "client %v's users would all be squashed on %s", u.addr(), name)
+			h.add(control.DisruptUsers, name, u, "client %v's users would all be squashed on %s", u.addr(), name)
 		case was.Squash == nfs.NoRootSquash && is.Squash != nfs.NoRootSquash:
-			h.add(control.HurtRoot, name, u, "client %v's root would be squashed on %s", u.addr(), name)
+			h.add(control.DisruptRoot, name, u, "client %v's root would be squashed on %s", u.addr(), name)
 		case was.Squash == nfs.AllSquash && is.Squash != nfs.AllSquash:
-			h.add(control.HurtUsers, name, u, "client %v's users would no more be user %d, group %d on "+
+			h.add(control.DisruptUsers, name, u, "client %v's users would no more be user %d, group %d on "+
 				"%s", u.addr(), was.AnonUID, was.AnonGID, name)
 		case is.Squash != nfs.NoRootSquash && (was.AnonUID != is.AnonUID || was.AnonGID != is.AnonGID):
-			h.add(control.HurtAnon, name, u, "client %v's squashed users would be user %d, group %d instead of "+
+			h.add(control.DisruptAnon, name, u, "client %v's squashed users would be user %d, group %d instead of "+
 				"%d, %d on %s",
 				u.addr(), is.AnonUID, is.AnonGID, was.AnonUID, was.AnonGID, name)
 		}
@@ -189,7 +189,7 @@ func fewer(was, is nfs.Flavors) bool {
 const namesMax = 8
 
 // holders adds those who have something open or locked in exports that go.
-func (h *hurtList) holders(r *Running, gone map[uint32]string) {
+func (h *disruptionList) holders(r *Running, gone map[uint32]string) {
 	if len(gone) == 0 {
 		return
 	}
@@ -243,16 +243,16 @@ func (h *hurtList) holders(r *Running, gone map[uint32]string) {
 			if len(names) == 1 {
 				noun = "client"
 			}
-			h.list = append(h.list, control.Hurt{
-				Kind: control.HurtState, Export: gone[id], Client: shown, Connected: true,
+			h.list = append(h.list, control.Disruption{
+				Kind: control.DisruptState, Export: gone[id], Client: shown, Connected: true,
 				Text: fmt.Sprintf("%d %s with %s on %s would be cut off: %s", len(names), noun, what, gone[id], shown),
 			})
 		}
 	}
 }
 
-// hurtsOfPorts adds those whose connection would be closed.
-func (r *Running) hurtsOfPorts(h *hurtList, next *desired.State) {
+// disruptionsOfPorts adds those whose connection would be closed.
+func (r *Running) disruptionsOfPorts(h *disruptionList, next *desired.State) {
 	for _, c := range r.Clients {
 		from, err := netip.ParseAddrPort(c.Address)
 		to, err2 := netip.ParseAddrPort(c.Local)
@@ -270,9 +270,9 @@ func (r *Running) hurtsOfPorts(h *hurtList, next *desired.State) {
 		}
 		u := &usage{peer: rpc.Peer{Addr: from}, connected: true}
 		if slices.ContainsFunc(next.Ports, func(p control.Port) bool { return at(p.PortSpec) }) {
-			h.add(control.HurtPort, "", u, "client %v would have to connect anew to %s %v", u.addr(), c.Transport, to)
+			h.add(control.DisruptPort, "", u, "client %v would have to connect anew to %s %v", u.addr(), c.Transport, to)
 		} else {
-			h.add(control.HurtPort, "", u, "client %v would be disconnected from %s %v", u.addr(), c.Transport, to)
+			h.add(control.DisruptPort, "", u, "client %v would be disconnected from %s %v", u.addr(), c.Transport, to)
 		}
 	}
 }
