@@ -108,10 +108,10 @@ func (c *Client) accept(x *exchange, h *Header, rest []byte) error {
 		return &RemoteError{Code: h.Code, Low: h.Low, High: h.High}
 	}
 	if len(h.Reads) > 0 {
-		return fmt.Errorf("%w: it has a Read list", ErrProtocol)
+		return fmt.Errorf("%w: the reply has a Read list", ErrProtocol)
 	}
 	if len(h.Writes) > len(x.offered.Writes) {
-		return fmt.Errorf("%w: it returns %d Write chunks, %d were offered", ErrProtocol, len(h.Writes),
+		return fmt.Errorf("%w: the reply returns %d Write chunks, and the call offered %d", ErrProtocol, len(h.Writes),
 			len(x.offered.Writes))
 	}
 	if len(h.Writes) == 1 {
@@ -133,13 +133,13 @@ func (c *Client) accept(x *exchange, h *Header, rest []byte) error {
 	}
 	if h.Type == TypeMsg {
 		if long > 0 {
-			return fmt.Errorf("%w: it is both in the message and in the Reply chunk", ErrProtocol)
+			return fmt.Errorf("%w: the reply is both in the message and in the Reply chunk", ErrProtocol)
 		}
 		x.reply = append(x.reply[:0], rest...)
 		return nil
 	}
 	if long == 0 {
-		return fmt.Errorf("%w: it is neither in the message nor in the Reply chunk", ErrProtocol)
+		return fmt.Errorf("%w: the reply is neither in the message nor in the Reply chunk", ErrProtocol)
 	}
 	c.n.writeBytes.Add(uint64(long))
 	if x.arenaRoom != nil {
@@ -160,7 +160,7 @@ func returned(got, offered Chunk) (int, error) {
 	for i := range got {
 		g, o := &got[i], &offered[i]
 		if g.Handle != o.Handle || g.Offset != o.Offset || g.Length > o.Length || g.Length > 0 && !full {
-			return 0, fmt.Errorf("%w: it returns other segments than were offered", ErrProtocol)
+			return 0, fmt.Errorf("%w: the reply returns other segments than the call offered", ErrProtocol)
 		}
 		full = g.Length == o.Length
 		n += int(g.Length)

@@ -56,7 +56,7 @@ func (b *backward) send(msg []byte) {
 			}
 		}
 		if b.mem == nil {
-			c.fail(errSendFailed, fmt.Errorf("no memory for %d calls to the client", rpc.BackwardCalls))
+			c.fail(errSendFailed, fmt.Errorf("the memory does not suffice for %d calls to the client", rpc.BackwardCalls))
 			return
 		}
 		for i := range rpc.BackwardCalls {

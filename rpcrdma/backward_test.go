@@ -119,7 +119,7 @@ func TestCallsBack(t *testing.T) {
 	receive()
 	r.dev.loop.do(func() { r.conn.Disconnect() })
 	b.want(t, rpc.ErrClosed)
-	if b.to.Alive() {
+	if b.to.Connected() {
 		t.Error("alive after the end")
 	}
 	b.call(time.Hour)

@@ -62,7 +62,7 @@ var clientFailures = [...]struct {
 }{
 	idReceive: {"receiving a reply", errReceiveFailed},
 	idSend:    {"sending a call", errSendFailed},
-	idProbe:   {"probing a silent server", errPeerSilent},
+	idProbe:   {"probing a server that sends nothing", errPeerSilent},
 	idBind:    {"opening memory for a call", errSendFailed},
 	idEnd:     {"closing the memory of a call", errSendFailed},
 }

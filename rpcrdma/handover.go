@@ -43,7 +43,7 @@ type snapshotConn struct {
 	Credits                      int
 	Calls, WriteBytes, ReadBytes uint64
 	First, Last                  RPC
-	Kept                         [][]byte // messages that arrived while the Listener was paused
+	Postponed                    [][]byte // messages that arrived while the Listener was paused
 }
 
 // Busy is a connection that is not quiescent.
@@ -212,7 +212,7 @@ func (l *Listener) Export() ([]byte, []*os.File, error) {
 			First: c.first, Last: c.last,
 		}
 		for _, k := range c.postponed {
-			x.Kept = append(x.Kept, bytes.Clone(c.recvs[k.index].Buf[:k.n]))
+			x.Postponed = append(x.Postponed, bytes.Clone(c.recvs[k.index].Buf[:k.n]))
 		}
 		s.Conns = append(s.Conns, x)
 	}
@@ -228,7 +228,7 @@ func (l *Listener) Export() ([]byte, []*os.File, error) {
 func (l *Listener) Import(data []byte) (int, error) {
 	var s snapshot
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&s); err != nil {
-		return 0, fmt.Errorf("rpcrdma: the connections that were handed over: %w", err)
+		return 0, fmt.Errorf("rpcrdma: decoding the handed-over connections: %w", err)
 	}
 	restorer, ok := l.dev.(rdma.Restorer)
 	if !ok {
@@ -242,7 +242,7 @@ func (l *Listener) Import(data []byte) (int, error) {
 			continue // the connection ended while the loops were stopped
 		}
 		if err := l.restore(restorer, loop, k); err != nil {
-			return n, fmt.Errorf("rpcrdma: the connection to %v: %w", k.Peer.Addr, err)
+			return n, fmt.Errorf("rpcrdma: restoring the connection to %v: %w", k.Peer.Addr, err)
 		}
 		n++
 	}
@@ -254,9 +254,9 @@ func (l *Listener) restore(restorer rdma.Restorer, loop rdma.Loop, k *snapshotCo
 	grant := max(min(max(k.Grant, k.Credits), l.cfg.Credits), 1)
 	// There can be more messages than credits: if the grant was larger before, or if the client
 	// ignores its credits.
-	owned := max(receives(grant), min(len(k.Kept), receives(l.cfg.Credits)))
-	if len(k.Kept) > owned {
-		return fmt.Errorf("%d postponed messages need more than the %d receives", len(k.Kept), owned)
+	owned := max(receives(grant), min(len(k.Postponed), receives(l.cfg.Credits)))
+	if len(k.Postponed) > owned {
+		return fmt.Errorf("%d postponed messages need more than the %d receives", len(k.Postponed), owned)
 	}
 	l.pool.restoreConn(owned * l.cfg.Inline)
 	private := PrivateMessage{Receive: k.InlineOut, RemoteInvalidation: k.Invalidates}
@@ -271,7 +271,7 @@ func (l *Listener) restore(restorer rdma.Restorer, loop rdma.Loop, k *snapshotCo
 	c.writeBytes.Store(k.WriteBytes)
 	c.readBytes.Store(k.ReadBytes)
 	c.received = true // by the previous process
-	for i, m := range k.Kept {
+	for i, m := range k.Postponed {
 		if copy(c.recvs[i].Buf, m) < len(m) {
 			c.release()
 			return fmt.Errorf("a postponed message of %d bytes is longer than a receive", len(m))

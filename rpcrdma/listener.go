@@ -263,7 +263,8 @@ func (l *Listener) noMemory() error {
 	l.cfg.Limiter.CountRefused(rpc.RefusedMemory)
 	m := l.Memory()
 	if l.pool.pinned && m.Connections >= l.pool.most {
-		return fmt.Errorf("the pinned memory of %d bytes is for %d connections, which exist already", m.Limit, l.pool.most)
+		return fmt.Errorf("the pinned memory of %d bytes is enough for %d connections, which exist already", m.Limit,
+			l.pool.most)
 	}
 	return fmt.Errorf("no memory for messages: %d connections use %d of %d bytes, and each needs %d at least",
 		m.Connections, m.Messages, m.Limit/messageShare, receives(floorCredits)*l.cfg.Inline)

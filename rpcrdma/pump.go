@@ -33,7 +33,7 @@ var serverFailures = [...]struct {
 	idWrite:    {"filling a Write or Reply chunk", errWriteFailed},
 	idSend:     {"sending a reply", errSendFailed},
 	idBackward: {"sending a call", errSendFailed},
-	idProbe:    {"probing a silent client", errPeerSilent},
+	idProbe:    {"probing a client that sends nothing", errPeerSilent},
 }
 
 // failed ends the connection because of a work request that failed.

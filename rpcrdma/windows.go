@@ -131,7 +131,7 @@ func (w *windows) take() (*window, error) {
 func (w *windows) expose(x *exchange, b []byte, access rdma.Access) (seg Segment, err error) {
 	win, err := w.take()
 	if err != nil {
-		return Segment{}, fmt.Errorf("a memory window: %w", err)
+		return Segment{}, fmt.Errorf("allocating a memory window: %w", err)
 	}
 	x.wins = append(x.wins, win)
 	of := w.mr
@@ -195,7 +195,7 @@ func (w *windows) settle(x *exchange, key uint32, has bool) (closed bool, err er
 		w.ends = append(w.ends, rdma.SendWR{ID: workID(idEnd, 0), Op: rdma.OpLocalInv, InvRKey: win.key})
 	}
 	if has && !found {
-		return false, fmt.Errorf("%w: it invalidates a key that is not the call's", ErrProtocol)
+		return false, fmt.Errorf("%w: the reply invalidates a key that is not the call's", ErrProtocol)
 	}
 	if open == 0 {
 		w.closed(x)

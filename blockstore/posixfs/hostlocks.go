@@ -158,7 +158,7 @@ func (f *FS) UnlockHost(h blockstore.Handle, start, end uint64) {
 		return
 	}
 	if err := ofd(fd, unix.F_OFD_SETLK, &l); err != nil {
-		f.log.Warn("a lock that no client has any more stays with the host until the last of the file goes", "error", err)
+		f.log.Warn("a lock of a client could not be released on the host; it stays until the file is closed", "error", err)
 	}
 }
 

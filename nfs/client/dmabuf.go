@@ -39,7 +39,7 @@ var ErrNoDMABuf = rpc.ErrNoDMABuf
 // one, and the first call otherwise.
 func (c *Client) RegisterDMABuf(b DMABuf) (*Memory, error) {
 	if len(b.Names) == 0 {
-		return nil, fmt.Errorf("client: a dma-buf without names")
+		return nil, fmt.Errorf("client: the dma-buf has no names")
 	}
 	return c.register(&Memory{s: c.nfs, buf: b.Names, dma: &b})
 }

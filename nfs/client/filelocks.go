@@ -30,7 +30,7 @@ type LockHolder struct {
 
 // Error implements error.
 func (e *LockedError) Error() string {
-	return fmt.Sprintf("bytes from %d on are locked by somebody else", e.Holder.Offset)
+	return fmt.Sprintf("bytes from %d on are locked by another owner", e.Holder.Offset)
 }
 
 // Is implements errors.Is.

@@ -91,7 +91,7 @@ func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 			lost = time.Now()
 		}
 		if time.Since(lost) > s.giveUp {
-			return fmt.Errorf("%s has not come back for %v: %w", s.peer, s.giveUp, err)
+			return fmt.Errorf("%s has not answered for %v: %w", s.peer, s.giveUp, err)
 		}
 		wait = min(max(2*wait, backoffFirst), backoffMax)
 		t := time.NewTimer(wait)

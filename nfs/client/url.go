@@ -70,12 +70,12 @@ func (u *URL) setOptions(options string) error {
 			}
 		case providerKey:
 			if u.Provider = value; !slices.Contains(Providers, value) {
-				return fmt.Errorf("the provider %q is none of %s", value, strings.Join(Providers, ", "))
+				return fmt.Errorf("the provider %q is not one of %s", value, strings.Join(Providers, ", "))
 			}
 		case dscpKey:
 			n, err := strconv.ParseUint(value, 10, 8)
 			if err != nil || n == 0 || n > dscpMax {
-				return fmt.Errorf("the DSCP %q is no number of 1 to %d", value, dscpMax)
+				return fmt.Errorf("the DSCP %q is not a number from 1 to %d", value, dscpMax)
 			}
 			u.DSCP = uint8(n)
 		default:
@@ -92,7 +92,7 @@ func ParseSecurity(s string) (rpc.Security, error) {
 			return k, nil
 		}
 	}
-	return 0, fmt.Errorf("xprtsec %q is none of none, tls and mtls", s)
+	return 0, fmt.Errorf("unknown xprtsec %q: use none, tls or mtls", s)
 }
 
 // ParseURL parses a URL. The path is taken literally, byte by byte, but for percent-encoding of
@@ -101,7 +101,7 @@ func ParseSecurity(s string) (rpc.Security, error) {
 func ParseURL(s string) (URL, error) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
-		return URL{}, fmt.Errorf("%q is no URL: use nfs+rdma://host/path or nfs+tcp://host/path", s)
+		return URL{}, fmt.Errorf("%q is not a URL: use nfs+rdma://host/path or nfs+tcp://host/path", s)
 	}
 	u := URL{}
 	rest, options := splitOptions(rest)

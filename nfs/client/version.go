@@ -27,7 +27,7 @@ func ParseVersion(s string) (Version, error) {
 	case "4", "4.2":
 		return Version42, nil
 	}
-	return 0, fmt.Errorf("%q is no version of NFS that is spoken here: 3, 4.1 or 4.2", s)
+	return 0, fmt.Errorf("unknown NFS version %q: use 3, 4.1 or 4.2", s)
 }
 
 // String is the version as ParseVersion reads it.

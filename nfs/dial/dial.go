@@ -222,7 +222,7 @@ func resolve(ctx context.Context, host string) (netip.AddrPort, error) {
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("%q is no port", port)
+		return netip.AddrPort{}, fmt.Errorf("%q is not a port number", port)
 	}
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 	if err != nil {

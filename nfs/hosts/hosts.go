@@ -52,12 +52,12 @@ const (
 type Hosts struct {
 	cfg Config
 
-	mu     sync.Mutex
-	hosts  map[string]*answer[netip.Addr]
-	groups map[string]*answer[string]
-	peers  map[netip.Addr]*answer[string]
-	asking int
-	turn   sync.Cond // an answer came
+	mu       sync.Mutex
+	hosts    map[string]*answer[netip.Addr]
+	groups   map[string]*answer[string]
+	peers    map[netip.Addr]*answer[string]
+	asking   int
+	answered sync.Cond // an answer came
 }
 
 // answer is what a question got.
@@ -88,7 +88,7 @@ func New(cfg Config) *Hosts {
 		cfg: cfg, hosts: make(map[string]*answer[netip.Addr]),
 		groups: make(map[string]*answer[string]), peers: make(map[netip.Addr]*answer[string]),
 	}
-	h.turn.L = &h.mu
+	h.answered.L = &h.mu
 	return h
 }
 
@@ -209,7 +209,7 @@ func (h *Hosts) Wait(a netip.Addr, done <-chan struct{}) {
 		select {
 		case <-done:
 			h.mu.Lock()
-			h.turn.Broadcast()
+			h.answered.Broadcast()
 			h.mu.Unlock()
 		case <-stop:
 		}
@@ -222,7 +222,7 @@ func (h *Hosts) Wait(a netip.Addr, done <-chan struct{}) {
 			return
 		default:
 		}
-		h.turn.Wait()
+		h.answered.Wait()
 	}
 }
 
@@ -249,7 +249,7 @@ func (h *Hosts) host(name string) *answer[netip.Addr] {
 		f = new(answer[netip.Addr])
 		h.hosts[name] = f
 	}
-	ask(h, f, "the addresses of a client are not found", name, func() ([]netip.Addr, error) {
+	ask(h, f, "the addresses of a client cannot be looked up", name, func() ([]netip.Addr, error) {
 		list, err := h.cfg.Source.Addrs(name)
 		for i := range list {
 			list[i] = list[i].Unmap().WithZone("")
@@ -265,7 +265,7 @@ func (h *Hosts) group(name string) *answer[string] {
 		g = new(answer[string])
 		h.groups[name] = g
 	}
-	ask(h, g, "the hosts of a netgroup are not found", name,
+	ask(h, g, "the hosts of a netgroup cannot be looked up", name,
 		func() ([]string, error) { return h.cfg.Source.Members(name) })
 	return g
 }
@@ -279,7 +279,7 @@ func (h *Hosts) peer(a netip.Addr) *answer[string] {
 		p = new(answer[string])
 		h.peers[a] = p
 	}
-	ask(h, p, "the name of a client is not found", a.String(), func() ([]string, error) { return h.confirmed(a) })
+	ask(h, p, "the name of a client cannot be looked up", a.String(), func() ([]string, error) { return h.confirmed(a) })
 	return p
 }
 
@@ -334,7 +334,7 @@ func ask[T comparable](h *Hosts, a *answer[T], failure, about string, question f
 		a.asking = false
 		if err != nil {
 			if !a.failed {
-				h.cfg.Logger.Warn(failure+"; what was known before stays", "of", about, "error", err.Error())
+				h.cfg.Logger.Warn(failure+"; the earlier result stays in use", "of", about, "error", err.Error())
 			}
 			a.next = h.cfg.Now().Add(retryAfter)
 		} else {
@@ -342,6 +342,6 @@ func ask[T comparable](h *Hosts, a *answer[T], failure, about string, question f
 			a.next = h.cfg.Now().Add(freshFor)
 		}
 		a.failed, a.known = err != nil, true
-		h.turn.Broadcast()
+		h.answered.Broadcast()
 	})
 }

@@ -143,7 +143,7 @@ func TestFailure(t *testing.T) {
 	if !is() || w.asked != asked+3 {
 		t.Errorf("asked %d times", w.asked-asked)
 	}
-	if n := strings.Count(w.log.String(), "not found"); n != 1 {
+	if n := strings.Count(w.log.String(), "cannot be looked up"); n != 1 {
 		t.Errorf("told %d times: %s", n, w.log.String())
 	}
 	w.down = false

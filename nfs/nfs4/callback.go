@@ -396,4 +396,4 @@ func (s *Server) Free(f lock.File, change, mayWait bool) bool {
 func (s *Server) BeginChange(f lock.File) (begun, ok bool) { return s.beginChange(s.cfg.Now(), f, nil) }
 
 // EndChange implements nfs.Delegations.
-func (s *Server) EndChange(f lock.File) { s.state.Unhold(f) }
+func (s *Server) EndChange(f lock.File) { s.state.EndChange(f) }

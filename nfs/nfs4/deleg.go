@@ -161,7 +161,7 @@ func (k *compound) give(d *state.Delegate) (state.Delegated, state.WhyNot) {
 	if why == state.Given && !k.lease(d, got.ID) {
 		why = state.WhyContention
 	}
-	k.relieve(&got)
+	k.recallAnyIfCrowded(&got)
 	return got, why
 }
 
@@ -240,7 +240,7 @@ func (k *compound) beginChangeName(dir *object, name string) nfs.Status {
 // locks of their shards, one after another.
 func (k *compound) endChanges() {
 	for _, f := range k.inChange {
-		k.s.state.Unhold(f)
+		k.s.state.EndChange(f)
 	}
 	k.inChange = k.inChange[:0]
 }
@@ -303,12 +303,12 @@ func (s *Server) free(now time.Time, f lock.File, by *state.Client, change, mayW
 	}
 }
 
-// beginChange is state.Hold, and waits up to returnWait for each return. by is the client that
+// beginChange is state.BeginChange, and waits up to returnWait for each return. by is the client that
 // makes the change and whose own delegation does not conflict, or nil for version 3. If held is
-// true the caller owes a state.Unhold.
+// true the caller owes a state.EndChange.
 func (s *Server) beginChange(now time.Time, f lock.File, by *state.Client) (held, ok bool) {
 	for {
-		if held, ok = s.state.Hold(now, f, by); ok || !s.await(f) {
+		if held, ok = s.state.BeginChange(now, f, by); ok || !s.await(f) {
 			return held, ok
 		}
 	}

@@ -57,7 +57,7 @@ type verdict struct {
 
 func newCallee(t testing.TB) *callee { return &callee{t: t, seqs: make(map[uint32]uint32)} }
 
-func (c *callee) Alive() bool {
+func (c *callee) Connected() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.gone
@@ -76,7 +76,7 @@ func (c *callee) end() {
 }
 
 func (c *callee) Call(b *rpc.BackwardCall) {
-	if !c.Alive() {
+	if !c.Connected() {
 		b.Done(nil, rpc.ErrClosed)
 		return
 	}

@@ -95,7 +95,7 @@ type snapCopy struct {
 	Count, Done       uint64   // bytes in all, and copied so far; Done <= Count
 	Reads, Writes     snapCred // identities for the two files
 	Verifier          []byte   // of the COPY's reply, 8 bytes
-	Pieces, Told      bool     // see copying.pieces, offload.notified
+	Pieces, Notified  bool     // see copying.pieces, offload.notified
 }
 
 type snapObject struct {
@@ -159,7 +159,7 @@ func (f *offloads) snapshot(st *state.Offload) ([]byte, error) {
 		From: objectSnap(&c.from), To: objectSnap(&c.to), SourceOff: c.sourceOff, DstOff: c.dstOff, Count: c.count,
 		Done:  c.done,
 		Reads: credSnap(&c.reads), Writes: credSnap(&c.writes), Verifier: bytes.Clone(c.verf[:]),
-		Pieces: c.pieces, Told: o.notified.Load(),
+		Pieces: c.pieces, Notified: o.notified.Load(),
 	}
 	var b bytes.Buffer
 	err := gob.NewEncoder(&b).Encode(&x)
@@ -278,7 +278,7 @@ func (s *Server) restoreCopy(st *state.Offload, data []byte) error {
 	}
 	copy(c.verf[:], x.Verifier)
 	o := &offload{Offload: st, s: s, c: c, news: make(chan struct{}, 1)}
-	o.notified.Store(x.Told)
+	o.notified.Store(x.Notified)
 	f := &s.offloads
 	f.mu.Lock()
 	f.all[st] = o
@@ -297,7 +297,7 @@ func (o *offload) resume() {
 		if o.c.from.x == nil || o.c.to.x == nil {
 			o.Finish(o.ended(nfs.ErrStale)) // an export is gone
 		} else {
-			held, _ := o.s.state.Hold(o.s.cfg.Now(), o.File, o.Client)
+			held, _ := o.s.state.BeginChange(o.s.cfg.Now(), o.File, o.Client)
 			o.Finish(o.run(held))
 		}
 	}

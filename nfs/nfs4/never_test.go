@@ -81,7 +81,7 @@ func init() {
 	of(nfs.ErrWrongType, "every type has one", OpGetXattr, OpSetXattr, OpListXattrs, OpRemoveXattr)
 	of(nfs.ErrWrongType, "every type has attributes", OpGetAttr, OpVerify, OpNVerify)
 	of(nfs.ErrWrongType, "INVAL says so", OpSetAttr)
-	of(nfs.ErrWrongType, "every type can be linked that is no directory", OpLink)
+	of(nfs.ErrWrongType, "every type can be linked that is not a directory", OpLink)
 	of(nfs.ErrWrongType, "SYMLINK says so, which the Linux client knows", OpOpen)
 	of(nfs.ErrWrongType, "its file handle is not looked at", OpReclaimComplete)
 	of(nfs.ErrGrace, "it waits for no reclaim", OpGetAttr, OpVerify, OpNVerify, OpLink)

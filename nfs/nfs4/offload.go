@@ -158,7 +158,7 @@ func (k *compound) offload(c *copying) (*offload, nfs.Status) {
 func (o *offload) run(held bool) (st nfs.Status) {
 	defer func() {
 		if held {
-			o.s.state.Unhold(o.File)
+			o.s.state.EndChange(o.File)
 		}
 		if r := recover(); r != nil {
 			o.s.cfg.Logger.Error("a copy failed badly", "panic", r)

@@ -268,7 +268,7 @@ func (w *randomWorld) startHosts() {
 	w.nlm = nlm.New(nlm.Config{
 		Exports: w.table, Codec: w.codec, Locks: w.locks,
 		OthersReclaim: func() bool { return w.s.State().Grace(w.model.now) },
-		Silent:        func(client string) bool { return w.s.State().Silent(w.model.now, client) },
+		EndExpired:    func(client string) bool { return w.s.State().EndExpired(w.model.now, client) },
 	})
 	w.hosts = rpc.NewServer(rpc.ServerConfig{Programs: w.nlm.Programs(), Workers: 1})
 	w.j.Cleanup(w.nlm.Close)

@@ -99,7 +99,7 @@ type Server struct {
 	offloads                 offloads
 	journal                  journal
 	asked                    atomic.Uint64 // CB_GETATTRs
-	relieved                 atomic.Uint64 // CB_RECALL_ANYs
+	recallAnys               atomic.Uint64 // CB_RECALL_ANYs
 	unleased                 atomic.Uint64 // delegations of files whose store cannot watch other users of the host
 	unpinned                 atomic.Uint64 // opens of files that end with their last name, for want of room
 	hostOpens                atomic.Uint64 // delegations that other users of the host had recalled
@@ -231,7 +231,7 @@ func (s *Server) Faults() map[string]uint64 {
 	}
 	for name, n := range map[string]*atomic.Uint64{
 		CountAsked: &s.asked, CountUnpinned: &s.unpinned, CountUnleased: &s.unleased, CountHostOpens: &s.hostOpens,
-		CountRecallAny: &s.relieved, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
+		CountRecallAny: &s.recallAnys, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
 		CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
 		"nfs4_illegal_operations": &s.illegal, "nfs4_sessions_denied": &s.strangers, CountReplays: &s.replays,
 		CountJoined: &s.joined, CountMoved: &s.moved,

@@ -278,7 +278,7 @@ func (s *Server) noteFull() {
 	}
 	s.refusedNoted.Store(m.Refused)
 	s.cfg.Logger.Warn(
-		"clients of version 4 are put off: they have as much state as nfs4_memory or nfs4_client_memory allow",
+		"clients of version 4 are delayed: their state has reached nfs4_memory or nfs4_client_memory",
 		"bytes", m.Bytes, "limit", m.Limit, "refused", m.Refused)
 }
 

@@ -173,7 +173,7 @@ type callee40 struct {
 	to     netip.AddrPort
 }
 
-func (c *callee40) Alive() bool { return true }
+func (c *callee40) Connected() bool { return true }
 
 func (c *callee40) Call(b *rpc.BackwardCall) {
 	if b.Prog != 0x40000000 || b.Vers != 1 || b.Timeout <= 0 || b.Timeout > time.Minute {

@@ -953,7 +953,7 @@ func TestDelegationReclaimed40(t *testing.T) {
 // holding is a Caller that does not end its calls.
 type holding struct{ calls []*rpc.BackwardCall }
 
-func (h *holding) Alive() bool              { return true }
+func (h *holding) Connected() bool          { return true }
 func (h *holding) Call(b *rpc.BackwardCall) { h.calls = append(h.calls, b) }
 
 // TestLongRequestsAreApart: requests with one number that differ far behind their beginnings, here

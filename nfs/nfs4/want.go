@@ -87,7 +87,7 @@ func wantDelegation(k *compound) nfs.Status {
 	if why == state.Given && !k.lease(&f, got.ID) {
 		why = state.WhyContention
 	}
-	k.relieve(&got)
+	k.recallAnyIfCrowded(&got)
 	if why != state.Given {
 		k.encodeNoDelegation(uint32(why))
 		return nfs.OK
@@ -142,14 +142,14 @@ func getDirDelegation(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// relieve sends CB_RECALL_ANY if a bound of delegations is nearly reached: from 7/8 of the bound of
-// one client, or of the whole server, on. Package state chooses the clients: this one, and the one
-// with most delegations. It calls the same client at most every 10 seconds.
-func (k *compound) relieve(got *state.Delegated) {
+// recallAnyIfCrowded sends CB_RECALL_ANY if a bound of delegations is nearly reached: from 7/8 of
+// the bound of one client, or of the whole server, on. Package state chooses the clients: this one,
+// and the one with most delegations. It calls the same client at most every 10 seconds.
+func (k *compound) recallAnyIfCrowded(got *state.Delegated) {
 	if !got.Crowded {
 		return
 	}
-	for _, r := range k.s.state.Relief(k.now, k.client) {
+	for _, r := range k.s.state.RecallAny(k.now, k.client) {
 		k.s.recallAny(&r)
 	}
 }
@@ -173,9 +173,9 @@ func (r *relieving) encode(_ *Server, e *xdr.Encoder) {
 func (*relieving) answered(*Server, bool, nfs.Status, *xdr.Decoder) {}
 
 // recallAny sends a CB_RECALL_ANY by any backchannel of the client. If there is none, nothing is
-// sent: relieve tries again with a later delegation.
-func (s *Server) recallAny(r *state.Relief) {
+// sent: recallAnyIfCrowded tries again with a later delegation.
+func (s *Server) recallAny(r *state.RecallAny) {
 	if s.callAny(r.Client, 1, &relieving{keep: r.Most}) {
-		s.relieved.Add(1)
+		s.recallAnys.Add(1)
 	}
 }

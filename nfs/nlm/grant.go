@@ -79,7 +79,7 @@ func (s *Server) granted(ctx context.Context, g *grant) {
 		return
 	}
 	if err != nil {
-		s.log.Warn("a client could not be told that it has the lock it waited for; it has lost its turn",
+		s.log.Warn("a client could not be notified of the lock that it waited for; the next waiter gets it",
 			"client", g.who.Name, "addr", g.who.Addr.String(), "error", err.Error())
 	}
 	s.cfg.Locks.Unlock(g.file, g.have.Owner, g.have.Start, g.have.End)

@@ -395,7 +395,7 @@ func TestOtherProtocols(t *testing.T) {
 	reclaiming := true
 	r.s.cfg.OthersReclaim = func() bool { return reclaiming }
 	silent := ""
-	r.s.cfg.Silent = func(client string) bool { return client == silent && r.locks.Drop(client) }
+	r.s.cfg.EndExpired = func(client string) bool { return client == silent && r.locks.Drop(client) }
 	_, h, _ := r.codec.Parse(r.fh)
 	for _, client := range []string{"other 1", "other 2"} {
 		if _, ok, err := r.locks.Lock(lock.File{Export: 1, Handle: h},

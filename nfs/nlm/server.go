@@ -45,10 +45,10 @@ type Config struct {
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks: then no
 	// client gets a new lock here either. It may be nil.
 	//
-	// Silent is called with the client of a lock that conflicts. If that is a client of another
-	// protocol whose lease has run out, Silent ends its locks and reports true. It may be nil.
+	// EndExpired is called with the client of a lock that conflicts. If that is a client of another
+	// protocol whose lease has run out, EndExpired ends its locks and reports true. It may be nil.
 	OthersReclaim func() bool
-	Silent        func(client string) bool
+	EndExpired    func(client string) bool
 	// Delegations are those of version 4: a client locks a delegated file without a call to the
 	// server. nil means that there are none.
 	Delegations nfs.Delegations
@@ -168,7 +168,7 @@ func (s *Server) conflict(
 ) (holder lock.Lock, free bool) {
 	for {
 		holder, free = test(f, l)
-		if free || s.cfg.Silent == nil || !s.cfg.Silent(holder.Owner.Client) {
+		if free || s.cfg.EndExpired == nil || !s.cfg.EndExpired(holder.Owner.Client) {
 			return holder, free
 		}
 	}

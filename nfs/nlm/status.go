@@ -58,7 +58,7 @@ func (s *Server) gone(peer *rpc.Peer, name string) {
 		rule, st := x.Rule(addr)
 		return st == nfs.OK && rule.Secure
 	}) {
-		s.log.Warn("a client is said to have started anew, from a port that any of its users may use; its locks stay",
+		s.log.Warn("a client's restart was announced from an unprivileged port and is ignored; its locks stay",
 			"client", name, "addr", peer.Addr.String())
 		return
 	}
@@ -76,7 +76,7 @@ func (s *Server) gone(peer *rpc.Peer, name string) {
 		if s.cfg.Shares != nil {
 			s.cfg.Shares.UnreserveAll(k)
 		}
-		s.log.Info("a client has started anew", "client", name, "addr", addr.String(), "held_locks", had)
+		s.log.Info("a client has restarted; its locks are released", "client", name, "addr", addr.String(), "held_locks", had)
 	}
 }
 
@@ -104,7 +104,7 @@ func (s *Server) remember(c Client) bool {
 	s.clients[k] = c
 	list := slices.SortedFunc(maps.Values(s.clients), func(a, b Client) int { return strings.Compare(a.key(), b.key()) })
 	if err := s.cfg.Remember(list); err != nil {
-		s.log.Error("a client gets no locks: it could not be remembered for the next start",
+		s.log.Error("a client gets no locks: its name cannot be written to the state directory",
 			"client", c.Name, "error", err.Error())
 		delete(s.clients, k)
 		return false
@@ -139,7 +139,7 @@ func (s *Server) notify(ctx context.Context, c Client) {
 	}
 	if ctx.Err() == nil {
 		done()
-		s.log.Warn("a client with locks could not be told that the server has started anew; its locks are lost",
+		s.log.Warn("a client with locks could not be notified of the restart of the server; its locks are lost",
 			"client", c.Name, "addr", c.Addr.String())
 	}
 }

@@ -116,7 +116,7 @@ func (b *Backchannel) Unbind(path rpc.Caller) {
 func (b *Backchannel) prune(other rpc.Caller) {
 	kept := b.paths[:0]
 	for _, p := range b.paths {
-		if p != other && p.Alive() {
+		if p != other && p.Connected() {
 			kept = append(kept, p)
 		}
 	}
@@ -166,7 +166,7 @@ func (b *Backchannel) Status() BackStatus {
 // status is Status. Call with mu held.
 func (b *Backchannel) status() BackStatus {
 	for _, p := range b.paths {
-		if !p.Alive() {
+		if !p.Connected() {
 			b.prune(nil)
 			break
 		}

@@ -41,24 +41,24 @@ type Client struct {
 
 	anyRevoked atomic.Bool // revoked > 0
 
-	mu       sync.Mutex
-	dead     bool
-	charged  int64 // see memory
-	stranger bool  // no export admits it, as far as is known
-	mounted  bool  // it counts in account.mounts
-	left     bool  // it is no more in account
-	complete bool  // RECLAIM_COMPLETE was done
-	sessions map[SessionID]*Session
-	create   createSlot
-	opens    map[openKey]*open
-	locks    map[openKey]*locks
-	delegs   map[lock.File]*deleg // not those taken away
-	relieved int64                // when it was asked for delegations of its choice
-	revoked  int
-	offloads map[uint32]*Offload // by number
-	states   map[uint32]any      // *open, *locks, *deleg or *Offload, by number
-	nstate   uint32
-	v40      *v40 // of a client of version 4.0; set before others see it
+	mu          sync.Mutex
+	dead        bool
+	charged     int64 // see memory
+	stranger    bool  // no export admits it, as far as is known
+	mounted     bool  // it counts in account.mounts
+	left        bool  // it is no more in account
+	complete    bool  // RECLAIM_COMPLETE was done
+	sessions    map[SessionID]*Session
+	create      createSlot
+	opens       map[openKey]*open
+	locks       map[openKey]*locks
+	delegs      map[lock.File]*deleg // not those taken away
+	recalledAny int64                // when it was asked for delegations of its choice
+	revoked     int
+	offloads    map[uint32]*Offload // by number
+	states      map[uint32]any      // *open, *locks, *deleg or *Offload, by number
+	nstate      uint32
+	v40         *v40 // of a client of version 4.0; set before others see it
 }
 
 // records are the clients with one owner string: at most one that counts, and one
@@ -124,7 +124,7 @@ type Exchanged struct {
 func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status) {
 	s.sweep(now)
 	known := a.From.known(string(a.Owner))
-	s.relieve(now, s.mem.peek(a.From.Host), a.Stranger, clientCost+int64(len(known)), nil)
+	s.freeMemory(now, s.mem.peek(a.From.Host), a.Stranger, clientCost+int64(len(known)), nil)
 	s.mu.Lock()
 	r := s.owners[known]
 	if r == nil {

@@ -36,8 +36,9 @@ import (
 // (Watch): a holder that never answers would occupy a worker for a whole lease. A hostile holder
 // delays others by one lease, or by four leases if it sends WRITEs.
 //
-// The server grants no delegation of a file while a change without an open is under way (Hold), nor
-// for some time after a recall of the same file: it would be recalled again at once.
+// The server grants no delegation of a file while a change without an open is under way
+// (BeginChange), nor for some time after a recall of the same file: it would be recalled again at
+// once.
 
 // deleg is a delegation of a file to a client.
 type deleg struct {
@@ -123,7 +124,7 @@ const (
 // are nil until the first use, since most servers never grant a delegation.
 type delegShard struct {
 	m        map[lock.File][]*deleg // without the revoked ones
-	changing map[lock.File]int      // calls of Hold without their Unhold
+	changing map[lock.File]int      // calls of BeginChange without their EndChange
 	recent   map[lock.File]int64    // time of the last recall, in Unix nanoseconds
 	// watch has one channel for each file whose return somebody waits for. The end of any delegation
 	// of the file closes and removes it (unshareDeleg).
@@ -287,13 +288,13 @@ func (s *Server) Free(now time.Time, f lock.File, by *Client, change bool) bool 
 	}
 }
 
-// Hold is Free for a change without an open, such as SETATTR or REMOVE. From then on, until Unhold,
-// no delegation of the file is granted: it would be granted with attributes that are about to
-// change. The caller calls Unhold if held is true. ok is the result of Free.
+// BeginChange is Free for a change without an open, such as SETATTR or REMOVE. From then on, until
+// EndChange, no delegation of the file is granted: it would be granted with attributes that are
+// about to change. The caller calls EndChange if held is true. ok is the result of Free.
 //
 // The count goes up before Free looks. In the other order another client could get a delegation
 // between the two.
-func (s *Server) Hold(now time.Time, f lock.File, by *Client) (held, ok bool) {
+func (s *Server) BeginChange(now time.Time, f lock.File, by *Client) (held, ok bool) {
 	if !s.delegs.possible.Load() {
 		return false, true
 	}
@@ -305,15 +306,15 @@ func (s *Server) Hold(now time.Time, f lock.File, by *Client) (held, ok bool) {
 	sh.deleg.changing[f]++
 	sh.mu.Unlock()
 	if !s.Free(now, f, by, true) {
-		s.Unhold(f)
+		s.EndChange(f)
 		return false, false
 	}
 	return true, true
 }
 
-// Unhold ends a Hold whose held was true. A missing call keeps the file from being delegated until
-// the server ends; a second one could end the Hold of another request.
-func (s *Server) Unhold(f lock.File) {
+// EndChange ends a BeginChange whose held was true. A missing call keeps the file from
+// being delegated until the server ends; a second one could end the change of another request.
+func (s *Server) EndChange(f lock.File) {
 	sh := s.shardOfFile(f)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 type path struct{ gone atomic.Bool }
 
 func (p *path) Call(*rpc.BackwardCall) { panic("the state calls nobody") }
-func (p *path) Alive() bool            { return !p.gone.Load() }
+func (p *path) Connected() bool        { return !p.gone.Load() }
 
 var backAttr = Channel{MaxRequest: 4096, MaxResponse: 4096, MaxOps: 2, MaxSlots: 4}
 
@@ -152,12 +152,13 @@ func TestDelegateOrNot(t *testing.T) {
 			WhyDowngrade, WhyResource,
 		},
 		{
-			"a change going on", func(d *delegs, _, _ *Client, _ *Session, _ *path) { d.Hold(begin, fileA, nil) }, WhyContention,
+			"a change going on", func(d *delegs, _, _ *Client, _ *Session, _ *path) { d.BeginChange(begin, fileA, nil) },
+			WhyContention,
 			WhyContention,
 		},
 		{"a change that is over", func(d *delegs, _, _ *Client, _ *Session, _ *path) {
-			d.Hold(begin, fileA, nil)
-			d.Unhold(fileA)
+			d.BeginChange(begin, fileA, nil)
+			d.EndChange(fileA)
 		}, Given, Given},
 		{
 			"connection gone", func(_ *delegs, _, _ *Client, _ *Session, p *path) { p.gone.Store(true) }, WhyResource,
@@ -216,9 +217,9 @@ func TestConflicts(t *testing.T) {
 		{"change", func(d *delegs, b *Client) nfs.Status { return free(d.Free(now, fileA, b, true)) }, false},
 		{"read of nobody", func(d *delegs, _ *Client) nfs.Status { return free(d.Free(now, fileA, nil, false)) }, true},
 		{"change of nobody", func(d *delegs, _ *Client) nfs.Status {
-			held, ok := d.Hold(now, fileA, nil)
+			held, ok := d.BeginChange(now, fileA, nil)
 			if held {
-				d.Unhold(fileA)
+				d.EndChange(fileA)
 			}
 			return free(ok)
 		}, false},
@@ -232,10 +233,10 @@ func TestConflicts(t *testing.T) {
 			if _, st := d.open(a, now, fileA, Read); st != nfs.OK {
 				t.Error(st)
 			}
-			if held, ok := d.Hold(now, fileA, a); !held || !ok {
+			if held, ok := d.BeginChange(now, fileA, a); !held || !ok {
 				t.Errorf("%s: the owner of the delegation has to wait for himself", c.name)
 			}
-			d.Unhold(fileA)
+			d.EndChange(fileA)
 			if st := a.Close(mustOpen(t, a, now), fileA); st != nfs.OK { // a delegation outlives the open
 				t.Fatal(st)
 			}
@@ -592,7 +593,7 @@ func TestDelegationModel(t *testing.T) {
 				}
 				has[i][j] = &got
 			case 3:
-				h, ok := d.Hold(now, f, c)
+				h, ok := d.BeginChange(now, f, c)
 				if ok == contradicts(true) || h != ok {
 					t.Fatalf("seed %d: hold %v %v", seed, h, ok)
 				}
@@ -601,7 +602,7 @@ func TestDelegationModel(t *testing.T) {
 				}
 			case 4:
 				if held[f] > 0 {
-					d.Unhold(f)
+					d.EndChange(f)
 					held[f]--
 				}
 			case 5:
@@ -681,8 +682,8 @@ func TestDelegationsInParallel(t *testing.T) {
 				case 1, 2:
 					c.Delegate(now, &Delegate{File: f, Write: r.IntN(2) == 0})
 				case 3:
-					if held, _ := s.Hold(now, f, c); held {
-						s.Unhold(f)
+					if held, _ := s.BeginChange(now, f, c); held {
+						s.EndChange(f)
 					}
 				case 4:
 					if ch := s.Watch(f); ch != nil && s.Free(now, f, c, true) {

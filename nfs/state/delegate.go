@@ -26,7 +26,7 @@ type Delegate struct {
 type Delegated struct {
 	ID    Stateid
 	Write bool
-	// Crowded: there is hardly room for more, given or not; see Relief.
+	// Crowded: there is hardly room for more, given or not; see RecallAny.
 	Crowded bool
 }
 
@@ -63,7 +63,7 @@ const (
 //	share reservation of others    write   any     also one that denies reading
 //	byte-range lock of others      write   any     of clients, other protocols and host programs
 //	delegation of another client   write   any
-//	change without an open (Hold)  any     any
+//	change without an open (BeginChange)  any     any
 //	recall in the last 30 seconds  any     any     not for a reclaim
 //
 // A refusal is no error: the OPEN succeeds without a delegation.

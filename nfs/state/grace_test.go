@@ -251,7 +251,7 @@ func TestEdgeConditions(t *testing.T) {
 		}); st != wait {
 			t.Errorf("LOCKT: %v", st)
 		}
-		if s.Silent(late, a.name) {
+		if s.EndExpired(late, a.name) {
 			t.Error("a lock of version 3 took its place")
 		}
 		if n := s.Counts(); n.Clients != 2 || n.Locks != 1 || !slices.Equal(d.list, []string{"a", "b"}) {

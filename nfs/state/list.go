@@ -68,13 +68,13 @@ func (s *Server) sortedClients() []*Client {
 
 // SessionInfo is a session as it is at one moment.
 type SessionInfo struct {
-	ID     string // in hexadecimal
-	Client uint64
-	Minor  uint32
-	Fore   Channel
-	Used   int // slots that were used
-	Busy   int // requests being executed
-	Kept   int // bytes of cached replies
+	ID            string // in hexadecimal
+	Client        uint64
+	Minor         uint32
+	Fore          Channel
+	Used          int // slots that were used
+	Busy          int // requests being executed
+	CachedReplies int // bytes of cached replies
 }
 
 // Sessions lists the sessions by client. A session may have been destroyed by the time that its
@@ -95,7 +95,7 @@ func (s *Server) Sessions() []SessionInfo {
 			x.mu.Lock()
 			i.Used = len(x.slots)
 			for k := range x.slots {
-				i.Kept += len(x.slots[k].Reply)
+				i.CachedReplies += len(x.slots[k].Reply)
 				if x.slots[k].busy {
 					i.Busy++
 				}

@@ -126,10 +126,10 @@ func (s *Server) silent(now time.Time, h *lock.Lock) *Client {
 	return nil
 }
 
-// Silent ends the client whose lock is in the way of another protocol's, if its lease has run out,
+// EndExpired ends the client whose lock is in the way of another protocol's, if its lease has run out,
 // and reports whether it did. client is the Owner.Client of the lock. If the journal cannot be
-// written, the client keeps its state and Silent returns false.
-func (s *Server) Silent(now time.Time, client string) bool {
+// written, the client keeps its state and EndExpired returns false.
+func (s *Server) EndExpired(now time.Time, client string) bool {
 	c := s.silent(now, &lock.Lock{Owner: lock.Owner{Client: client}})
 	return c != nil && s.give(c)
 }

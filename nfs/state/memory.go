@@ -18,7 +18,7 @@ import (
 //	one session           1/8 of what is left, by fewer slots and smaller replies
 //
 // Before anybody is refused, clients end that have not confirmed their ID, and those whose lease
-// has run out (relieve).
+// has run out (freeMemory).
 //
 // The bounds exist because EXCHANGE_ID needs no mount: every host that reaches the port can make
 // client records, each with an owner string of up to 1024 bytes (NFS4_OPAQUE_LIMIT), and after
@@ -54,7 +54,7 @@ const (
 	clientsMin     = 1024 // but so many
 	slotsWanted    = 8    // before replies get smaller
 	cachedMin      = 2 << 10
-	relieveEvery   = time.Second // at most one look at all clients in this time
+	reclaimEvery   = time.Second // at most one look at all clients in this time
 	unconfirmedAge = time.Second // before a client that is not confirmed goes
 )
 
@@ -63,7 +63,7 @@ type memory struct {
 	limit, host, clients int64        // bounds: bytes, bytes of one host, clients of one host
 	all, strangers       atomic.Int64 // bytes now; strangers are a part of all
 	refused              atomic.Uint64
-	relieved             atomic.Int64 // when room was made, in nanoseconds of the Unix time
+	freed                atomic.Int64 // when room was made, in nanoseconds of the Unix time
 
 	mu    sync.Mutex // taken last
 	hosts map[netip.Addr]*account
@@ -267,14 +267,14 @@ func (ch *Channel) shrink(n int64) {
 	}
 }
 
-// relieve ends clients that have no claim to what they have, where a host is short of n bytes or
+// freeMemory ends clients that have no claim to what they have, where a host is short of n bytes or
 // has too many clients: those that did not confirm their ID, and those whose lease has run out. It
 // looks at all clients, and therefore once a second at most. Of several callers the one that moves
-// the time in relieved does it. Call with no lock held: give writes the journal.
+// the time in freed does it. Call with no lock held: give writes the journal.
 //
 // If the host itself has too much, only its own clients end. If all hosts together have too much,
 // clients of every host do. except is the client that asks; it does not end.
-func (s *Server) relieve(now time.Time, a *account, stranger bool, n int64, except *Client) {
+func (s *Server) freeMemory(now time.Time, a *account, stranger bool, n int64, except *Client) {
 	m := &s.mem
 	m.mu.Lock()
 	many := a.clients >= m.clients
@@ -282,8 +282,8 @@ func (s *Server) relieve(now time.Time, a *account, stranger bool, n int64, exce
 	if !many && m.left(a, stranger) >= n*sessionPart {
 		return
 	}
-	at, last := now.UnixNano(), m.relieved.Load()
-	if last != 0 && at >= last && at-last < int64(relieveEvery) || !m.relieved.CompareAndSwap(last, at) {
+	at, last := now.UnixNano(), m.freed.Load()
+	if last != 0 && at >= last && at-last < int64(reclaimEvery) || !m.freed.CompareAndSwap(last, at) {
 		return
 	}
 	ownOnly := many || m.host-a.bytes.Load() < n*sessionPart

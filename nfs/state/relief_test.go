@@ -52,13 +52,13 @@ func TestRelief(t *testing.T) {
 				t.Fatalf("crowded %v, %d", got.Crowded, why)
 			}
 			want := ""
-			for _, w := range []Relief{{a, c.askA}, {b, c.askB}} {
+			for _, w := range []RecallAny{{a, c.askA}, {b, c.askB}} {
 				if w.Most >= 0 {
 					want += fmt.Sprintf("%s keeps %d ", w.Client.owner, w.Most)
 				}
 			}
 			said := func(now time.Time) (s string) {
-				for _, r := range d.Relief(now, b) {
+				for _, r := range d.RecallAny(now, b) {
 					s += fmt.Sprintf("%s keeps %d ", r.Client.owner, r.Most)
 				}
 				return s
@@ -66,10 +66,10 @@ func TestRelief(t *testing.T) {
 			if s := said(now); s != want {
 				t.Errorf("%q instead of %q", s, want)
 			}
-			if s := said(now.Add(reliefAgain - 1)); s != "" {
+			if s := said(now.Add(recallAnyAgain - 1)); s != "" {
 				t.Errorf("at once again: %q", s)
 			}
-			if s := said(now.Add(reliefAgain)); s != want {
+			if s := said(now.Add(recallAnyAgain)); s != want {
 				t.Errorf("again: %q", s)
 			}
 		})

@@ -165,7 +165,8 @@ func (r *restorer) client(x *savedClient) error {
 		return damaged("it is of another boot, or there twice")
 	}
 	c := s.newClient(x.ID, x.Owner, x.Verifier, x.Principal)
-	c.known, c.complete, c.nstate, c.relieved, c.create = x.Known, x.Complete, x.NState, r.shift(x.Relieved), x.Create
+	c.known, c.complete, c.nstate, c.recalledAny, c.create = x.Known, x.Complete, x.NState, r.shift(x.RecalledAny),
+		x.Create
 	c.bound.Store(x.Bound)
 	var host netip.Addr
 	if x.Bound != nil && len(x.Bound.Hosts) > 0 {

@@ -111,7 +111,7 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 		// would cost it its locks.
 		return Created{}, nfs.ErrJukebox
 	}
-	s.relieve(now, c.account, a.Stranger, a.Fore.cost(), c)
+	s.freeMemory(now, c.account, a.Stranger, a.Fore.cost(), c)
 	c.mu.Lock()
 	if !a.Stranger {
 		c.admitted()

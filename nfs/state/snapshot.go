@@ -130,7 +130,7 @@ type savedClient struct {
 	Bound                      *binding
 	Confirmed, Known, Stranger bool
 	Listed, Complete           bool
-	Renewed, Relieved          int64
+	Renewed, RecalledAny       int64
 	NState                     uint32
 	Create                     createSlot
 	Sessions                   []savedSession
@@ -257,7 +257,7 @@ func (c *Client) encode(enc *gob.Encoder, funcs *SnapshotFuncs) error {
 	x := savedClient{
 		ID: c.ID, Owner: c.owner, Verifier: c.verifier, Principal: c.principal, Bound: c.bound.Load(),
 		Confirmed: c.confirmed.Load(), Known: c.known, Stranger: c.stranger, Listed: c.listed.Load(), Complete: c.complete,
-		Renewed: c.renewed.Load(), Relieved: c.relieved, NState: c.nstate, Create: c.create,
+		Renewed: c.renewed.Load(), RecalledAny: c.recalledAny, NState: c.nstate, Create: c.create,
 		Opens: slices.Collect(maps.Values(c.opens)),
 	}
 	for _, s := range c.sessions {
@@ -308,7 +308,7 @@ func (b *Backchannel) saved(funcs *SnapshotFuncs) *savedBack {
 	defer b.mu.Unlock()
 	out := &savedBack{Attr: b.attr, Program: b.program, Cred: b.cred, Had: b.had, Proven: b.proven, Fault: b.fault}
 	for _, path := range b.paths {
-		if path.Alive() && funcs.Connection != nil {
+		if path.Connected() && funcs.Connection != nil {
 			if id, ok := funcs.Connection(path); ok {
 				out.Paths = append(out.Paths, id)
 			}

@@ -48,7 +48,7 @@ type wire struct {
 type line struct{ dead bool }
 
 func (p *line) Call(b *rpc.BackwardCall) { b.Done(nil, rpc.ErrClosed) }
-func (p *line) Alive() bool              { return !p.dead }
+func (p *line) Connected() bool          { return !p.dead }
 
 func (w *wire) path() *line {
 	w.paths = append(w.paths, new(line))
@@ -281,7 +281,7 @@ func readable(t testing.TB, b []byte) (h savedServer, clients []savedClient) {
 	sortBy(h.Foreign)
 	for i := range clients {
 		c := &clients[i]
-		c.Renewed, c.Relieved = r.shift(c.Renewed), r.shift(c.Relieved)
+		c.Renewed, c.RecalledAny = r.shift(c.Renewed), r.shift(c.RecalledAny)
 		for i := range c.Delegs {
 			d := &c.Delegs[i]
 			d.Record.Given, d.Record.Last, d.Until = r.shift(d.Record.Given), r.shift(d.Record.Last), r.shift(d.Until)

@@ -811,13 +811,13 @@ func TestOtherProtocols(t *testing.T) {
 	}
 	other := lock.Lock{Owner: lock.Owner{Client: "10.0.0.1 host", ID: "x"}, Exclusive: true}
 	holder, free := table.Test(fileA, other)
-	if free || s.Silent(begin, holder.Owner.Client) {
+	if free || s.EndExpired(begin, holder.Owner.Client) {
 		t.Error("a client that is there gave way")
 	}
-	if s.Silent(begin.Add(91*time.Second), other.Owner.Client) {
+	if s.EndExpired(begin.Add(91*time.Second), other.Owner.Client) {
 		t.Error("a client of another protocol was taken for one of this")
 	}
-	if !s.Silent(begin.Add(91*time.Second), holder.Owner.Client) {
+	if !s.EndExpired(begin.Add(91*time.Second), holder.Owner.Client) {
 		t.Error("a silent client did not give way")
 	}
 	if _, free := table.Test(fileA, other); !free {

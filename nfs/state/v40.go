@@ -77,7 +77,7 @@ type ClientIDSet struct {
 func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.Status) {
 	s.sweep(now)
 	known := a.From.known(string(a.Owner))
-	s.relieve(now, s.mem.peek(a.From.Host), a.Stranger, clientCost+int64(len(known)), nil)
+	s.freeMemory(now, s.mem.peek(a.From.Host), a.Stranger, clientCost+int64(len(known)), nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.owners[known]

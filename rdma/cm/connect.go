@@ -38,7 +38,7 @@ func (m *Machine) checkRequest(
 	message string, remote netip.AddrPort, private []byte, room int,
 ) (netip.AddrPort, error) {
 	if len(private) > room {
-		return remote, fmt.Errorf("cm: %d bytes of private data, a %s carries %d", len(private), message, room)
+		return remote, fmt.Errorf("cm: the private data has %d bytes; a %s carries at most %d", len(private), message, room)
 	}
 	to := remote.Addr().Unmap()
 	if !to.IsValid() || to.Is4() != m.cfg.Addr.Unmap().Is4() {
@@ -103,7 +103,7 @@ func (m *Machine) Accept(now rdma.Time, id *ID, p AcceptParams) error {
 		return ErrState
 	}
 	if len(p.Private) > REPPrivateLen {
-		return fmt.Errorf("cm: %d bytes of private data, a REP carries %d", len(p.Private), REPPrivateLen)
+		return fmt.Errorf("cm: the private data has %d bytes; a REP carries at most %d", len(p.Private), REPPrivateLen)
 	}
 	id.LocalQPN = p.QPN
 	id.REP = REP{

@@ -67,7 +67,7 @@ func (m *Machine) Export(now rdma.Time) Snapshot {
 }
 
 // errSnapshot is the error of an invalid Snapshot.
-var errSnapshot = errors.New("cm: not the state of a connection manager")
+var errSnapshot = errors.New("cm: the handed-over state is not that of a connection manager")
 
 // Import adds the connections of s to a new machine, instead of Resume. It sends nothing, and the
 // ledger keeps its contents: if this process fails, another one can use it. An impossible value

@@ -189,7 +189,7 @@ func New(cfg Config) *Machine {
 var (
 	ErrPortTaken = errors.New("cm: the port is listened on already")
 	ErrTooMany   = errors.New("cm: too many connections are being set up")
-	ErrState     = errors.New("cm: not possible in this state")
+	ErrState     = errors.New("cm: the connection's state does not allow this")
 	// ErrEvicted is of connections that never had an RTU. There may be many: anybody can ask for
 	// one.
 	ErrEvicted = errors.New("cm: a half-open connection was given up for a newer request")

@@ -185,7 +185,8 @@ func (m *Machine) Answer(now rdma.Time, id *ID, p AnswerParams) error {
 		return ErrState
 	}
 	if len(p.Private) > SIDRREPPrivateLen {
-		return fmt.Errorf("cm: %d bytes of private data, a SIDR REP carries %d", len(p.Private), SIDRREPPrivateLen)
+		return fmt.Errorf("cm: the private data has %d bytes; a SIDR REP carries at most %d", len(p.Private),
+			SIDRREPPrivateLen)
 	}
 	q := &id.Resolution.REQ
 	r := SIDRREP{RequestID: q.RequestID, ServiceID: q.ServiceID, Status: p.Status, QPN: p.QPN, QKey: p.QKey}

@@ -147,7 +147,8 @@ func CheckRemote(from netip.Addr, to netip.AddrPort) error {
 // CheckPrivate refuses private data that does not fit its message, such as "a REQ".
 func CheckPrivate(data []byte, most int, message string) error {
 	if len(data) > most {
-		return fmt.Errorf("%w: %d bytes of private data; %s carries %d", rdma.ErrInvalidWR, len(data), message, most)
+		return fmt.Errorf("%w: the private data has %d bytes; %s carries at most %d", rdma.ErrInvalidWR, len(data), message,
+			most)
 	}
 	return nil
 }

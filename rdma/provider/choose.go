@@ -35,7 +35,7 @@ func Parse(s string) (Kind, error) {
 		return Auto, nil
 	}
 	if !slices.Contains(Kinds, k) {
-		return "", fmt.Errorf("%q is no provider of RDMA: auto, soft or verbs", s)
+		return "", fmt.Errorf("unknown RDMA provider %q: use auto, soft or verbs", s)
 	}
 	return k, nil
 }
@@ -87,7 +87,7 @@ const active = "ACTIVE"
 func (h *Host) Choose(k Kind, addr netip.Addr, device string) (Choice, error) {
 	devices, err := sysfs.ListUsable(h.Sys)
 	if err != nil {
-		return Choice{}, fmt.Errorf("the RDMA devices of the kernel: %w", err)
+		return Choice{}, fmt.Errorf("listing the RDMA devices of the kernel: %w", err)
 	}
 	if device != "" {
 		return h.named(k, devices, device)
@@ -108,7 +108,7 @@ func (h *Host) Choose(k Kind, addr netip.Addr, device string) (Choice, error) {
 			return c, err
 		}
 		if d == nil {
-			return c, fmt.Errorf("%w: none has the address %v ('rstorectl device list' shows those there are)",
+			return c, fmt.Errorf("%w: none has the address %v (see 'rstorectl device list')",
 				verbs.ErrNoDevice, c.Addr)
 		}
 		c.Kind, c.Warning = Verbs, exposed(d)
@@ -133,14 +133,15 @@ func (h *Host) Choose(k Kind, addr netip.Addr, device string) (Choice, error) {
 // named chooses for a device of the kernel.
 func (h *Host) named(k Kind, devices []sysfs.Device, device string) (Choice, error) {
 	if k == Soft {
-		return Choice{}, fmt.Errorf("%s is a device of the kernel, and the provider soft has none: name an address", device)
+		return Choice{}, fmt.Errorf("the provider soft cannot use %s, which is a device of the kernel: name an address",
+			device)
 	}
 	if err := h.Available(); err != nil {
 		return Choice{}, err
 	}
 	i := slices.IndexFunc(devices, func(d sysfs.Device) bool { return d.Name == device })
 	if i < 0 {
-		return Choice{}, fmt.Errorf("%w: none is named %s ('rstorectl device list' shows those there are)", verbs.ErrNoDevice,
+		return Choice{}, fmt.Errorf("%w: none is named %s (see 'rstorectl device list')", verbs.ErrNoDevice,
 			device)
 	}
 	addrs := sysfs.Addrs(h.Sys, &devices[i], h.interfaces())
@@ -186,7 +187,7 @@ func (h *Host) ChooseFor(k Kind, remote, source netip.Addr) (Choice, error) {
 func (h *Host) Addresses() ([]netip.Addr, error) {
 	devices, err := sysfs.ListUsable(h.Sys)
 	if err != nil {
-		return nil, fmt.Errorf("the RDMA devices of the kernel: %w", err)
+		return nil, fmt.Errorf("listing the RDMA devices of the kernel: %w", err)
 	}
 	var out []netip.Addr
 	ifs := h.interfaces()

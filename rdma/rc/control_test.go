@@ -41,7 +41,7 @@ func TestWindow(t *testing.T) {
 		t.Errorf("%d packets after eight round trips with a queue", n)
 	}
 	was := w.packets()
-	w.silent()
+	w.timedOut()
 	if w.answered(false); w.packets() != windowMin {
 		t.Errorf("%d packets after a silence", w.packets())
 	}
@@ -52,8 +52,8 @@ func TestWindow(t *testing.T) {
 		t.Errorf("%d packets eight round trips later, %d before", n, was)
 	}
 	was = w.packets()
-	w.silent()
-	w.silent()
+	w.timedOut()
+	w.timedOut()
 	if w.answered(true); w.packets() != was {
 		t.Errorf("%d packets after a silence in which nothing was lost, %d before", w.packets(), was)
 	}
@@ -98,7 +98,7 @@ func TestWindowDamage(t *testing.T) {
 	var fixed window
 	fixed.start(128, true)
 	fixed.lost(now, rtt, true)
-	fixed.silent()
+	fixed.timedOut()
 	if fixed.marked(now, rtt) || fixed.packets() != 128 {
 		t.Errorf("a fixed window of %d packets", fixed.packets())
 	}

@@ -199,8 +199,8 @@ func (q *QP) Expire(now rdma.Time) {
 	// is sent again: its ACK says as much as the ACK of all.
 	q.goBack(now)
 	r.probing = true
-	r.window.silent()
-	r.asking.silent()
+	r.window.timedOut()
+	r.asking.timedOut()
 	r.arm(now)
 }
 

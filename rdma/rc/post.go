@@ -63,7 +63,7 @@ func (q *QP) checkSend(w *rdma.SendWR) error {
 	switch w.Op {
 	case rdma.OpSend, rdma.OpSendImm, rdma.OpSendInv, rdma.OpWrite, rdma.OpWriteImm, rdma.OpRead:
 		if n > MessageMax {
-			return fmt.Errorf("%w: a message of %d bytes", rdma.ErrInvalidWR, n)
+			return fmt.Errorf("%w: a message of %d bytes; the most is 2 GiB", rdma.ErrInvalidWR, n)
 		}
 	case rdma.OpCompareSwap, rdma.OpFetchAdd:
 		if n != 8 {

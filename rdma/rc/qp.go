@@ -183,7 +183,7 @@ func (q *QP) Modify(now rdma.Time, a rdma.QPAttr) error {
 		q.attr.Access, q.attr.PKey = a.Access, a.PKey
 	case a.State == rdma.StateRTR && q.state == rdma.StateInit:
 		if a.PathMTU.Code() == 0 {
-			return fmt.Errorf("%w: path MTU %d is none of 256 to 4096", rdma.ErrInvalidWR, a.PathMTU)
+			return fmt.Errorf("%w: the path MTU %d is not one of 256, 512, 1024, 2048 and 4096", rdma.ErrInvalidWR, a.PathMTU)
 		}
 		if !sameFamily(a.LocalAddr, a.RemoteAddr) {
 			return fmt.Errorf("%w: addresses %v and %v", rdma.ErrInvalidWR, a.LocalAddr, a.RemoteAddr)

@@ -153,8 +153,8 @@ func (w *window) decay(now, rtt rdma.Time) {
 	w.decayed = now
 }
 
-// silent is called at a retransmission timeout.
-func (w *window) silent() {
+// timedOut is called at a retransmission timeout.
+func (w *window) timedOut() {
 	if w.fixed {
 		return
 	}

@@ -129,7 +129,8 @@ func (c *Config) setDefaults() error {
 		c.Shards = 1
 	}
 	if c.Shards < 0 || c.Shards > ShardsMax || c.Shards&(c.Shards-1) != 0 {
-		return fmt.Errorf("a device of %d shards: the number must be a power of two, at most %d", c.Shards, ShardsMax)
+		return fmt.Errorf("a device cannot have %d shards: the number must be a power of two, at most %d", c.Shards,
+			ShardsMax)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -138,7 +139,7 @@ func (c *Config) setDefaults() error {
 		c.PathMTUMax = 4096
 	}
 	if c.PathMTUMax.Code() == 0 {
-		return fmt.Errorf("a path MTU of %d: it is one of 256, 512, 1024, 2048 and 4096", c.PathMTUMax)
+		return fmt.Errorf("the path MTU %d is not one of 256, 512, 1024, 2048 and 4096", c.PathMTUMax)
 	}
 	if c.AckTimeout == 0 {
 		c.AckTimeout = DefaultAckTimeout

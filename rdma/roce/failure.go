@@ -41,7 +41,7 @@ type Record struct {
 	AckTimeout    uint8 // code
 	RetryCount    uint8
 	RNRRetryCount uint8
-	Seen          rc.Summary
+	Summary       rc.Summary
 	// Recent are the last packets, oldest first. Ended is the time of the end, on their clock.
 	Recent []rc.Run
 	Ended  rdma.Time
@@ -96,7 +96,7 @@ func (c *conn) recordEnd(kind rdma.ConnEventKind, reason cm.Reason, why error, w
 		LocalQPN: c.q.num, LocalPSN: c.rqPSN, PathMTU: c.MTU,
 		ReadsServed: c.Params.ResponderResources, ReadsStarted: c.Params.InitiatorDepth,
 		AckTimeout: c.timeout, RetryCount: c.Params.RetryCount, RNRRetryCount: attr.RNRRetryCount,
-		Seen: c.q.rc.Summary(), Recent: c.q.rc.Recent(),
+		Summary: c.q.rc.Summary(), Recent: c.q.rc.Recent(),
 	}
 	if err := c.q.rc.Err(); err != nil && connstate.Ordinary(why) {
 		// The queue pair failed, and the user disconnected when it got the completion.

@@ -178,7 +178,7 @@ func (d *Device) Export() (*Snapshot, error) {
 // restore gives a new device, whose loops do not run yet, the state of a snapshot.
 func (d *Device) restore(s *Snapshot) error {
 	if s.Shards != len(d.shards) {
-		return fmt.Errorf("%w: a device of %d shards cannot go on where one of %d stood", rdma.ErrInvalidWR, len(d.shards),
+		return fmt.Errorf("%w: a device of %d shards cannot take over from one of %d", rdma.ErrInvalidWR, len(d.shards),
 			s.Shards)
 	}
 	first := d.shards[0]

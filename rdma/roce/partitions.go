@@ -25,7 +25,7 @@ type partitions []uint16
 
 func checkPKeys(keys []uint16) error {
 	if len(keys) == 0 || len(keys) > PKeysMax {
-		return fmt.Errorf("%w: a table of %d partition keys, of 1 to %d", rdma.ErrInvalidWR, len(keys), PKeysMax)
+		return fmt.Errorf("%w: a table of %d partition keys; it has 1 to %d", rdma.ErrInvalidWR, len(keys), PKeysMax)
 	}
 	for i, k := range keys {
 		if k&^fullMember == 0 {

@@ -112,7 +112,7 @@ func TestNarrowPathIsSeen(t *testing.T) {
 		t.Error(wc.Status)
 	}
 	w.run(rdma.Second, func() bool { return len(records) > 0 })
-	if len(records) != 1 || records[0].Seen.Narrow() || strings.Contains(records[0].Err.Error(), "bytes of data") {
+	if len(records) != 1 || records[0].Summary.Narrow() || strings.Contains(records[0].Err.Error(), "bytes of data") {
 		t.Errorf("%+v", records)
 	}
 }

@@ -81,7 +81,7 @@ func (s *shard) newBase(c *rdma.QPConfig, num uint32) (b qpBase, err error) {
 	}
 	if s.dev.qps.Add(1) > int64(s.dev.cfg.QPMax) {
 		s.dev.qps.Add(-1)
-		return b, fmt.Errorf("%w: the device has %d queue pairs", rdma.ErrNoResources, s.dev.cfg.QPMax)
+		return b, fmt.Errorf("%w: the device has %d queue pairs already", rdma.ErrNoResources, s.dev.cfg.QPMax)
 	}
 	if shared != nil {
 		shared.users++
@@ -152,7 +152,7 @@ func (s *shard) newQP(c rdma.QPConfig) (*qp, error) { return s.newQPNumbered(c, 
 // newQPNumbered is newQP with a number that is free.
 func (s *shard) newQPNumbered(c rdma.QPConfig, num uint32) (*qp, error) {
 	if c.Type != rdma.RC {
-		return nil, fmt.Errorf("%w: a connection with a queue pair of type %v", rdma.ErrInvalidWR, c.Type)
+		return nil, fmt.Errorf("%w: queue pairs of type %v cannot be connected", rdma.ErrInvalidWR, c.Type)
 	}
 	b, err := s.newBase(&c, num)
 	if err != nil {

@@ -85,7 +85,7 @@ var (
 // registrable says why memory cannot be registered.
 func registrable(buf []byte, access rdma.Access) error {
 	if len(buf) == 0 || len(buf) > regionMax {
-		return fmt.Errorf("%w: a memory region of %d bytes", rdma.ErrInvalidWR, len(buf))
+		return fmt.Errorf("%w: a memory region cannot have %d bytes", rdma.ErrInvalidWR, len(buf))
 	}
 	if access&(rdma.RemoteWrite|rdma.RemoteAtomic) != 0 && access&rdma.LocalWrite == 0 {
 		return fmt.Errorf("%w: a region that peers may write must be locally writable", rdma.ErrInvalidWR)
@@ -131,7 +131,7 @@ func (r *region) Reregister(buf []byte, access rdma.Access) error {
 	case r.closed.Load():
 		return rdma.ErrClosed
 	case (rdma.Access(r.place.access.Load())|access)&rdma.WindowBind != 0:
-		return fmt.Errorf("%w: other memory for a region that windows may be bound to", rdma.ErrInvalidWR)
+		return fmt.Errorf("%w: a region that windows can be bound to cannot get other memory", rdma.ErrInvalidWR)
 	}
 	if r.rkey.Swap(0) != 0 {
 		t.retire(r.rslot)
@@ -189,9 +189,9 @@ func (r *region) Window(buf []byte, access rdma.Access) (rdma.MR, error) {
 	case r.closed.Load():
 		return nil, rdma.ErrClosed
 	case !rdma.Within(buf, v.buf):
-		return nil, fmt.Errorf("%w: a window of memory that is not its region's", rdma.ErrInvalidWR)
+		return nil, fmt.Errorf("%w: the window's memory is not in its region", rdma.ErrInvalidWR)
 	case access&rdma.LocalWrite&^v.access != 0:
-		return nil, fmt.Errorf("%w: a writable window of a region that is not", rdma.ErrInvalidWR)
+		return nil, fmt.Errorf("%w: a window is writable only if its region is", rdma.ErrInvalidWR)
 	}
 	w, err := r.t.register(r.pd, buf, access)
 	if err != nil {

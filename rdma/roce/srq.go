@@ -54,7 +54,7 @@ func (q *srq) Len() int { return q.rc.Len() }
 // Close implements rdma.SRQ.
 func (q *srq) Close() error {
 	if q.users > 0 {
-		return fmt.Errorf("%w: %d queue pairs use the shared receive queue", rdma.ErrInvalidWR, q.users)
+		return fmt.Errorf("%w: %d queue pairs still use the shared receive queue", rdma.ErrInvalidWR, q.users)
 	}
 	q.closed = true
 	q.rc.Drain()

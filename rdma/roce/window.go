@@ -64,7 +64,7 @@ func (p *pd) AllocMW() (rdma.MW, error) {
 // AllocMR implements rdma.PD.
 func (p *pd) AllocMR(most int) (rdma.FastMR, error) {
 	if most <= 0 || most > regionMax {
-		return nil, fmt.Errorf("%w: a memory region of %d bytes", rdma.ErrInvalidWR, most)
+		return nil, fmt.Errorf("%w: a memory region cannot have %d bytes", rdma.ErrInvalidWR, most)
 	}
 	b, err := p.d.mem.bindable(p.id, most, false)
 	if err != nil {

@@ -21,7 +21,7 @@ type Interface struct {
 func Interfaces() ([]Interface, error) {
 	ifs, err := net.Interfaces()
 	if err != nil {
-		return nil, fmt.Errorf("interfaces: %w", err)
+		return nil, fmt.Errorf("listing network interfaces: %w", err)
 	}
 	out := make([]Interface, 0, len(ifs))
 	for _, i := range ifs {

@@ -169,7 +169,7 @@ func (q *QP) checkSend(w *rdma.SendWR) error {
 		return fmt.Errorf("%w: a datagram from %v to %v", rdma.ErrInvalidWR, q.cfg.Addr, to)
 	}
 	if w.AH.QPN <= wire.QP1 || w.AH.QPN >= wire.PSNMask {
-		return fmt.Errorf("%w: a datagram to queue pair %#x", rdma.ErrInvalidWR, w.AH.QPN)
+		return fmt.Errorf("%w: datagrams cannot go to queue pair %#x", rdma.ErrInvalidWR, w.AH.QPN)
 	}
 	return nil
 }

@@ -95,7 +95,7 @@ func TestAckTimeoutOfPeer(t *testing.T) {
 			t.Fatal("the peer that has vanished answers")
 		}
 		r := record(t, records)
-		if r.Outcome != rdma.Broken || r.AckTimeout != ours || r.Seen.Failed.Status != rdma.RetryExcErr {
+		if r.Outcome != rdma.Broken || r.AckTimeout != ours || r.Summary.Failed.Status != rdma.RetryExcErr {
 			t.Errorf("%+v", r)
 		}
 		t.Logf("found after %v", time.Since(begun))

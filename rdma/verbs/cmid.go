@@ -152,7 +152,7 @@ func (i *cmID) next(e *C.struct_rs_event, send func(), failed func(what string, 
 // address decides the partition.
 func checkPartition(pkey uint16, kind error) error {
 	if pkey != 0 && pkey&0x7fff != defaultPKey&0x7fff {
-		return fmt.Errorf("%w: partition %#04x; the interface that the address is on decides it", kind, pkey)
+		return fmt.Errorf("%w: partition %#04x: the interface of the address decides the partition", kind, pkey)
 	}
 	return nil
 }

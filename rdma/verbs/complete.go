@@ -68,7 +68,7 @@ func (l *loop) translate(in *C.struct_rs_wc, out *rdma.WC) bool {
 		if s.op == rdma.WCRead || s.op == rdma.WCCompareSwap || s.op == rdma.WCFetchAdd {
 			out.ByteLen = uint32(in.byte_len)
 		}
-		return !s.silent && !s.part
+		return !s.unsignaled && !s.part
 	}
 	over := s.over
 	if !over {

@@ -92,7 +92,7 @@ func (c *conn) discard() {
 // newConn makes a connection, in phase Requested, with a queue pair for an rdma_cm_id.
 func (l *loop) newConn(i *cmID, qc rdma.QPConfig) (*conn, error) {
 	if qc.Type != rdma.RC {
-		return nil, fmt.Errorf("%w: a connection with a queue pair of type %v", rdma.ErrInvalidWR, qc.Type)
+		return nil, fmt.Errorf("%w: queue pairs of type %v cannot be connected", rdma.ErrInvalidWR, qc.Type)
 	}
 	q, err := l.newQP(qc, i.id)
 	if err != nil {
@@ -116,7 +116,7 @@ func (d *Device) Dial(lp rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 	}
 	i, err := l.newCMID(C.RDMA_PS_TCP, 0, nil)
 	if err != nil {
-		return nil, fmt.Errorf("%v cannot be connected from: %w", d.addr, err)
+		return nil, fmt.Errorf("no connection can be made from %v: %w", d.addr, err)
 	}
 	if p.DSCP != 0 {
 		if e := C.rs_set_tos(i.id, C.uint8_t(p.DSCP<<2)); e != 0 {

@@ -67,7 +67,8 @@ func (d *Device) CreateCQ(lp rdma.Loop, o rdma.CQOptions) (rdma.CQ, error) {
 	n = min(n, d.limits.CQEs)
 	if c.cq, err = C.rs_create_cq(d.ctx, C.int(n), C.uint64_t(c.cookie), l.comp); c.cq == nil {
 		dropCookie(c.cookie)
-		return nil, fmt.Errorf("%w: a completion queue of %d entries of %s: %w", rdma.ErrNoResources, n, d.name, cause(err))
+		return nil, fmt.Errorf("%w: creating a completion queue of %d entries of %s: %w", rdma.ErrNoResources, n, d.name,
+			cause(err))
 	}
 	c.cqe = int(c.cq.cqe)
 	l.cqs[c.cookie] = c

@@ -123,13 +123,13 @@ func (d *Device) open() error {
 	}
 	sa := toSockaddr(netip.AddrPortFrom(d.addr, 0))
 	if e := C.rs_bind(d.anchor, unsafe.Pointer(&sa)); e != 0 {
-		return fmt.Errorf("verbs: %w: %v belongs to none: %w ('rdma link show' lists those that there are)",
+		return fmt.Errorf("verbs: %w: %v belongs to none: %w (see 'rdma link show')",
 			ErrNoDevice, d.addr, errno(e))
 	}
 	var r C.struct_rs_route
 	C.rs_route(d.anchor, &r)
 	if r.ctx == nil {
-		return fmt.Errorf("verbs: %w: %v belongs to none ('rdma link show' lists those that there are)",
+		return fmt.Errorf("verbs: %w: %v belongs to none (see 'rdma link show')",
 			ErrNoDevice, d.addr)
 	}
 	d.ctx, d.port = r.ctx, int(r.port)
@@ -191,11 +191,11 @@ func addressOf(device string) (netip.Addr, error) {
 	sys := os.DirFS("/sys")
 	x, ok := sysfs.Named(sys, device)
 	if !ok {
-		return netip.Addr{}, fmt.Errorf("verbs: %w: %s ('rdma link show' lists those that there are)", ErrNoDevice, device)
+		return netip.Addr{}, fmt.Errorf("verbs: %w: %s (see 'rdma link show')", ErrNoDevice, device)
 	}
 	ifs, err := sysfs.Interfaces()
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("verbs: the addresses of %s: %w", device, err)
+		return netip.Addr{}, fmt.Errorf("verbs: reading the addresses of %s: %w", device, err)
 	}
 	addrs := sysfs.Addrs(sys, &x, ifs)
 	if len(addrs) == 0 {

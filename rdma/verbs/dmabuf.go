@@ -31,7 +31,7 @@ func (p *pd) RegisterDMABuf(fd int, offset uint64, names []byte, access rdma.Acc
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %d is no descriptor of a dma-buf: %w", rdma.ErrInvalidWR, fd, err)
+		return nil, fmt.Errorf("%w: %d is not a descriptor of a dma-buf: %w", rdma.ErrInvalidWR, fd, err)
 	}
 	m := &mr{pd: p, dma: &dmabuf{own, offset}}
 	if err := p.add(m, names, access); err != nil {

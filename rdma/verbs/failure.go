@@ -95,7 +95,7 @@ var errCut = errors.New("the peer ended the connection while requests were under
 // recordEnd records the end of the connection if it is a failure. The record is made now, because
 // the user may destroy the queue pair. It is reported after the event for the user, who may add to
 // it. before is what the queue pair had outstanding when the end began.
-func (c *conn) recordEnd(kind rdma.ConnEventKind, reason uint16, why error, was connstate.Phase, before *Seen) {
+func (c *conn) recordEnd(kind rdma.ConnEventKind, reason uint16, why error, was connstate.Phase, before *Summary) {
 	d, q := c.l.dev, c.q
 	if d.cfg.OnFailure == nil {
 		return
@@ -116,14 +116,14 @@ func (c *conn) recordEnd(kind rdma.ConnEventKind, reason uint16, why error, was 
 	if a.at != 0 {
 		r.Async, r.AsyncAt = asyncEventName(a.kind), min(a.at, r.Ended)
 	}
-	r.Seen, r.Recent = q.seen, q.recent.list()
-	r.Seen.Outstanding, r.Seen.Oldest, r.Seen.Receives = before.Outstanding, before.Oldest, before.Receives
+	r.Summary, r.Recent = q.summary, q.recent.list()
+	r.Summary.Outstanding, r.Summary.Oldest, r.Summary.Receives = before.Outstanding, before.Oldest, before.Receives
 	if q.cut == 0 && q.outstanding().Outstanding == 0 {
 		// All requests had completed. The loop handles an event of the connection manager before
 		// the completions of the same turn.
-		r.Seen.Outstanding, r.Seen.Oldest = 0, 0
+		r.Summary.Outstanding, r.Summary.Oldest = 0, 0
 	}
-	if d.iwarp && errors.Is(why, connstate.ErrPeerLeft) && (q.cut > 0 || r.Seen.Outstanding > 0) {
+	if d.iwarp && errors.Is(why, connstate.ErrPeerLeft) && (q.cut > 0 || r.Summary.Outstanding > 0) {
 		// A peer that refuses a request terminates the connection, without a reason.
 		why, r.Err = errCut, errCut
 	}
@@ -141,8 +141,8 @@ func (c *conn) recordEnd(kind rdma.ConnEventKind, reason uint16, why error, was 
 // outstanding returns the counters of the queue pair, with what is in its queues now. A request
 // without a completion counts if a later request has one: otherwise it is unknown whether it has
 // completed.
-func (q *qp) outstanding() Seen {
-	s := q.seen
+func (q *qp) outstanding() Summary {
+	s := q.summary
 	n, oldest := 0, rdma.Time(0)
 	for i := q.sqHead; i != q.sqTail; i++ {
 		x := q.at(i)
@@ -161,7 +161,7 @@ func (q *qp) outstanding() Seen {
 }
 
 // completes reports whether the success of a request makes a completion.
-func (q *qp) completes(s *sent) bool { return !s.silent || q.l.dev.quirks.disorder }
+func (q *qp) completes(s *sent) bool { return !s.unsignaled || q.l.dev.quirks.disorder }
 
 // recordPosted counts requests for the failure record.
 func (q *qp) recordPosted(wrs []rdma.SendWR) {
@@ -171,28 +171,28 @@ func (q *qp) recordPosted(wrs []rdma.SendWR) {
 			n += uint64(len(wrs[i].SGL[k].Buf))
 		}
 		q.recent.add(Request{At: q.l.now, Op: sendOps[wrs[i].Op].wc, Bytes: n})
-		q.seen.PostedBytes += n
+		q.summary.PostedBytes += n
 	}
-	q.seen.Posted += uint64(len(wrs))
+	q.summary.Posted += uint64(len(wrs))
 }
 
 // recordReceived counts a message.
 func (q *qp) recordReceived(wc *rdma.WC) {
-	q.seen.Received++
-	q.seen.ReceivedBytes += uint64(wc.ByteLen)
+	q.summary.Received++
+	q.summary.ReceivedBytes += uint64(wc.ByteLen)
 	q.recent.add(Request{At: q.l.now, Did: Received, Op: wc.Op, Bytes: uint64(wc.ByteLen)})
 }
 
 // recordError counts a completion with an error.
 func (q *qp) recordError(op rdma.WCOp, s rdma.Status, vendor uint32) {
 	if s == rdma.WRFlushErr {
-		q.seen.Flushed++
+		q.summary.Flushed++
 		return
 	}
 	r := Request{At: q.l.now, Did: Failed, Op: op, Status: s, Vendor: vendor}
-	if q.seen.Failed.Status == rdma.Success {
-		q.seen.Failed = r
-		q.seen.Failed.Count = 1
+	if q.summary.Failed.Status == rdma.Success {
+		q.summary.Failed = r
+		q.summary.Failed.Count = 1
 	}
 	q.recent.add(r)
 }

@@ -187,7 +187,7 @@ func TestFailureRecord(t *testing.T) {
 			t.Errorf("there: %+v", r)
 		}
 		// siw flushes them before it says that the connection is over
-		if s := r.Seen; s.Posted != 2 || s.PostedBytes != 3500 || s.Received != 0 || s.Receives == 0 && s.Flushed == 0 {
+		if s := r.Summary; s.Posted != 2 || s.PostedBytes != 3500 || s.Received != 0 || s.Receives == 0 && s.Flushed == 0 {
 			t.Errorf("there: %+v", s)
 		}
 		posted := slices.IndexFunc(r.Recent, func(q verbs.Request) bool {
@@ -197,7 +197,7 @@ func TestFailureRecord(t *testing.T) {
 			t.Errorf("the last requests are %+v", r.Recent)
 		}
 		if !iwarp {
-			f := r.Seen.Failed
+			f := r.Summary.Failed
 			if f.Status != rdma.RemAccessErr || f.Op != rdma.WCRead || f.Did != verbs.Failed || r.AckTimeout == 0 ||
 				r.RemoteQPN == 0 {
 				t.Errorf("there: %+v of %+v", f, r)
@@ -209,7 +209,7 @@ func TestFailureRecord(t *testing.T) {
 		// The other side is told by its device, or only that the peer has gone.
 		select {
 		case r := <-served:
-			if r.Outcome != rdma.Broken || r.Seen.Received != 1 || r.Seen.ReceivedBytes != 500 {
+			if r.Outcome != rdma.Broken || r.Summary.Received != 1 || r.Summary.ReceivedBytes != 500 {
 				t.Errorf("here: %+v", r)
 			}
 		case <-time.After(time.Second):

@@ -31,7 +31,7 @@ func recordsOf(sq []sent, completions func(*qp)) []Record {
 func TestRecordCompleted(t *testing.T) {
 	reply := func() []sent { return []sent{{at: 1, op: rdma.WCSend}} }
 	if got := recordsOf(reply(), func(q *qp) { q.sq[0].fin, q.sqHead = true, 1 }); len(got) != 0 {
-		t.Errorf("a record of a good end: %v, %d outstanding", got[0].Err, got[0].Seen.Outstanding)
+		t.Errorf("a record of a good end: %v, %d outstanding", got[0].Err, got[0].Summary.Outstanding)
 	}
 	for what, heard := range map[string]func(*qp){
 		"still under way": func(*qp) {},
@@ -41,7 +41,7 @@ func TestRecordCompleted(t *testing.T) {
 		},
 	} {
 		if got := recordsOf(reply(), heard); len(got) != 1 || got[0].Outcome != rdma.Broken ||
-			!errors.Is(got[0].Err, errCut) || got[0].Seen.Outstanding != 1 || got[0].Seen.Oldest != 1 {
+			!errors.Is(got[0].Err, errCut) || got[0].Summary.Outstanding != 1 || got[0].Summary.Oldest != 1 {
 			t.Errorf("%s: %+v", what, got)
 		}
 	}
@@ -65,7 +65,7 @@ func TestOutstanding(t *testing.T) {
 		s.at = n
 		return s
 	}
-	aloud, silent, part := sent{}, sent{silent: true}, sent{part: true}
+	aloud, silent, part := sent{}, sent{unsignaled: true}, sent{part: true}
 	for _, c := range []struct {
 		what   string
 		sq     []sent

@@ -68,11 +68,11 @@ func shareHCA(ctx *C.struct_ibv_context, siw bool, log *slog.Logger) (*hca, erro
 		return h, nil
 	}
 	if e := C.rs_nonblock(ctx.async_fd); e != 0 {
-		return nil, fmt.Errorf("verbs: the events of the device: %w", errno(e))
+		return nil, fmt.Errorf("verbs: watching the events of the device: %w", errno(e))
 	}
 	fd, err := unix.FcntlInt(uintptr(ctx.async_fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("verbs: the events of the device: %w", err)
+		return nil, fmt.Errorf("verbs: watching the events of the device: %w", err)
 	}
 	h := &hca{ctx: ctx, users: 1, file: os.NewFile(uintptr(fd), "async events"), done: make(chan struct{}), log: log}
 	if h.raw, err = h.file.SyscallConn(); err == nil && siw {

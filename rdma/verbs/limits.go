@@ -39,12 +39,12 @@ const inlineMax = 512
 func (d *Device) inline() (int, error) {
 	p, err := C.rs_alloc_pd(d.ctx)
 	if p == nil {
-		return 0, fmt.Errorf("verbs: a protection domain of %s: %w", d.name, cause(err))
+		return 0, fmt.Errorf("verbs: allocating a protection domain of %s: %w", d.name, cause(err))
 	}
 	defer C.rs_dealloc_pd(p)
 	c, err := C.rs_create_cq(d.ctx, 1, 0, nil)
 	if c == nil {
-		return 0, fmt.Errorf("verbs: a completion queue of %s: %w", d.name, cause(err))
+		return 0, fmt.Errorf("verbs: creating a completion queue of %s: %w", d.name, cause(err))
 	}
 	defer C.rs_destroy_cq(c)
 	has := func(n int) bool {

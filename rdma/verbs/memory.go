@@ -31,7 +31,7 @@ func (d *Device) AllocPD() (rdma.PD, error) {
 	}
 	p, err := C.rs_alloc_pd(d.ctx)
 	if p == nil {
-		return nil, fmt.Errorf("%w: a protection domain of %s: %w", rdma.ErrNoResources, d.name, cause(err))
+		return nil, fmt.Errorf("%w: allocating a protection domain of %s: %w", rdma.ErrNoResources, d.name, cause(err))
 	}
 	x := &pd{d: d, pd: p}
 	d.pds[x] = struct{}{}
@@ -106,7 +106,7 @@ func (m *mr) open(buf []byte, access rdma.Access) error {
 		return fmt.Errorf("%w: a region without memory", rdma.ErrInvalidWR)
 	}
 	if access&(rdma.RemoteWrite|rdma.RemoteAtomic) != 0 && access&rdma.LocalWrite == 0 {
-		return fmt.Errorf("%w: remote writing without local writing", rdma.ErrInvalidWR)
+		return fmt.Errorf("%w: a region that peers may write must be locally writable", rdma.ErrInvalidWR)
 	}
 	if m.dma != nil {
 		x, err := m.dma.open(m.pd, buf, access)
@@ -227,10 +227,10 @@ func (m *mr) Reregister(buf []byte, access rdma.Access) error {
 		return rdma.ErrClosed
 	}
 	if m.dma != nil {
-		return fmt.Errorf("%w: a region of another device's memory gets no other", rdma.ErrInvalidWR)
+		return fmt.Errorf("%w: a region of another device's memory cannot get other memory", rdma.ErrInvalidWR)
 	}
 	if m.access&rdma.WindowBind != 0 {
-		return fmt.Errorf("%w: memory windows may be bound to the region", rdma.ErrInvalidWR)
+		return fmt.Errorf("%w: a region that windows can be bound to cannot get other memory", rdma.ErrInvalidWR)
 	}
 	m.free()
 	m.buf = nil
@@ -250,7 +250,7 @@ func (m *mr) Window(buf []byte, access rdma.Access) (rdma.MR, error) {
 	case len(buf) == 0 || !rdma.Within(buf, m.buf):
 		return nil, fmt.Errorf("%w: the window is not in the region", rdma.ErrInvalidWR)
 	case access&rdma.LocalWrite != 0 && m.access&rdma.LocalWrite == 0:
-		return nil, fmt.Errorf("%w: a window that may be written, of a region that may not", rdma.ErrInvalidWR)
+		return nil, fmt.Errorf("%w: a window is writable only if its region is", rdma.ErrInvalidWR)
 	}
 	if m.dma != nil {
 		return m.window(buf, access)

@@ -103,7 +103,7 @@ func (p *pd) AllocMW() (rdma.MW, error) {
 func (w *mw) make() error {
 	x, err := C.rs_alloc_mw(w.pd.pd)
 	if x == nil {
-		return fmt.Errorf("%w: a memory window of %s: %w", rdma.ErrNoResources, w.pd.d.name, cause(err))
+		return fmt.Errorf("%w: allocating a memory window of %s: %w", rdma.ErrNoResources, w.pd.d.name, cause(err))
 	}
 	w.mw, w.posted, w.drawn = x, uint32(x.rkey), 0
 	w.pd.windows.add(w, w.posted)
@@ -226,7 +226,7 @@ func (q *qp) checkInv(key uint32) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.posted == key && w.on == nil {
-		return fmt.Errorf("%w: the end of the key %#x, which has ended", rdma.ErrInvalidWR, key)
+		return fmt.Errorf("%w: the key %#x is invalidated already", rdma.ErrInvalidWR, key)
 	}
 	return nil
 }

@@ -42,7 +42,8 @@ func (l *loop) stayNear() {
 	runtime.LockOSThread()
 	if err := unix.SchedSetaffinity(0, &want); err != nil {
 		runtime.UnlockOSThread()
-		l.dev.log.Warn("a loop does not stay near its RDMA device", "device", l.dev.name, "node", l.dev.numa, "error", err)
+		l.dev.log.Warn("an event loop cannot be bound to the processors near its RDMA device", "device", l.dev.name, "node",
+			l.dev.numa, "error", err)
 	}
 }
 

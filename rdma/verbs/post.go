@@ -26,16 +26,16 @@ func sendID(handle, number uint32) C.uint64_t { return C.uint64_t(uint64(handle)
 
 // sent is a request in the send queue of the device. A READ that is posted in parts has several.
 type sent struct {
-	id     uint64    // of the user
-	at     rdma.Time // when it was posted
-	op     rdma.WCOp
-	silent bool // the user wants no completion of success
-	part   bool // more parts of the request follow
-	over   bool // an earlier part of the request has failed, and so completed it
-	fin    bool // the device has completed it, see quirks.disorder
-	bound  *mw
-	key    uint32 // of bound, or the key to invalidate
-	ah     *ah
+	id         uint64    // of the user
+	at         rdma.Time // when it was posted
+	op         rdma.WCOp
+	unsignaled bool // the user wants no completion of success
+	part       bool // more parts of the request follow
+	over       bool // an earlier part of the request has failed, and so completed it
+	fin        bool // the device has completed it, see quirks.disorder
+	bound      *mw
+	key        uint32 // of bound, or the key to invalidate
+	ah         *ah
 }
 
 // done releases what a request uses: its window, address handle or key. ok says that the request
@@ -121,7 +121,7 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 			// A request without a completion keeps its place until a later one completes, so at
 			// least each fourth part of the queue has one.
 			unsignaled++
-			if !s.silent && !s.part || unsignaled >= max(len(q.sq)/4, 1) || l.dev.quirks.disorder {
+			if !s.unsignaled && !s.part || unsignaled >= max(len(q.sq)/4, 1) || l.dev.quirks.disorder {
 				y.flags |= C.IBV_SEND_SIGNALED
 				unsignaled = 0
 			}
@@ -167,7 +167,7 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 // translateSend makes a request of the device, without its elements, of a checked one. If there is
 // no error, sent.done releases the address handle or the window.
 func (q *qp) translateSend(w *rdma.SendWR) (s sent, x C.struct_rs_send, err error) {
-	s = sent{id: w.ID, at: q.l.now, op: sendOps[w.Op].wc, silent: w.Flags&rdma.Signaled == 0}
+	s = sent{id: w.ID, at: q.l.now, op: sendOps[w.Op].wc, unsignaled: w.Flags&rdma.Signaled == 0}
 	x = C.struct_rs_send{
 		op: C.uint32_t(sendOps[w.Op].op), raddr: C.uint64_t(w.RemoteAddr), rkey: C.uint32_t(w.RKey),
 		imm: C.uint32_t(w.Imm), compare: C.uint64_t(w.Compare), swap_add: C.uint64_t(w.SwapAdd),
@@ -212,7 +212,7 @@ func (q *qp) readNothing() {
 	})
 	l.sges = l.sges[:0]
 	if C.rs_post_send(q.qp, &l.sends[0], 1, l.elements()) == 0 {
-		*q.at(q.sqTail) = sent{at: l.now, op: rdma.WCRead, silent: true, over: true}
+		*q.at(q.sqTail) = sent{at: l.now, op: rdma.WCRead, unsignaled: true, over: true}
 		q.sqTail++
 	}
 }
@@ -284,7 +284,7 @@ func (q *qp) check(w *rdma.SendWR) error {
 	case q.typ == rdma.UD && (w.AH == nil || w.Op != rdma.OpSend && w.Op != rdma.OpSendImm):
 		return bad("operation %d, address %v, on a queue pair of datagrams", w.Op, w.AH)
 	case q.typ == rdma.UD && (w.AH.QPN < 2 || w.AH.QPN >= 1<<24):
-		return bad("a datagram to queue pair %d", w.AH.QPN)
+		return bad("datagrams cannot go to queue pair %d", w.AH.QPN)
 	}
 	return nil
 }

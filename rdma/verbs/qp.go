@@ -43,7 +43,7 @@ type qp struct {
 	qkey       uint32 // of a queue pair for datagrams
 
 	// For the failure record.
-	seen      Seen
+	summary   Summary
 	recent    recent
 	lastAsync asyncEvent
 	cut       int // flushed requests that would have had a completion
@@ -124,7 +124,8 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 		dropCookie(q.cookie)
 		send.release(depth)
 		recv.release(q.receives())
-		return nil, fmt.Errorf("%w: a queue pair of %s for %d sends and %d receives: %w", rdma.ErrNoResources, d.name,
+		return nil, fmt.Errorf("%w: creating a queue pair of %s for %d sends and %d receives: %w", rdma.ErrNoResources,
+			d.name,
 			depth, c.Caps.MaxRecvWR, cause(err))
 	}
 	q.caps.MaxInline = min(q.caps.MaxInline, int(init.inline_data))

@@ -57,7 +57,7 @@ const (
 func (h *hca) occupy() error {
 	var err error
 	if h.first, err = C.rs_create_cq(h.ctx, siwNoOffset/siwCQE+1, 0, nil); h.first == nil {
-		return fmt.Errorf("verbs: the first completion queue of siw: %w", cause(err))
+		return fmt.Errorf("verbs: creating siw's first completion queue: %w", cause(err))
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ type Record struct {
 	AckTimeout    uint8 // code; 0 if unknown
 	RetryCount    uint8
 	RNRRetryCount uint8
-	Seen          Seen
+	Summary       Summary
 	// Recent are the last requests, oldest first, and Ended the time of the end on their clock.
 	Recent []Request
 	Ended  rdma.Time
@@ -60,8 +60,8 @@ type REQ struct {
 	Private            []byte
 }
 
-// Seen are the counters of a queue pair for the failure record.
-type Seen struct {
+// Summary has the counters of a queue pair for the failure record.
+type Summary struct {
 	Posted        uint64 // requests of the send queue
 	PostedBytes   uint64
 	Received      uint64 // messages

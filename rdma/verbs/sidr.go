@@ -44,7 +44,7 @@ func (r *sidrRequest) Accept(qpn, qkey uint32, private []byte) error {
 	if r.answered || r.id.id == nil {
 		return rdma.ErrClosed
 	}
-	if err := connstate.CheckPrivate(private, privateSIDRREP, "an answer"); err != nil {
+	if err := connstate.CheckPrivate(private, privateSIDRREP, "a SIDR REP"); err != nil {
 		return err
 	}
 	if qkey != rdma.UDQKey {
@@ -94,13 +94,13 @@ func (d *Device) ResolveUD(lp rdma.Loop, p rdma.ResolveParams) (func(), error) {
 		return nil, d.noDatagrams()
 	}
 	if err := cmp.Or(d.lost(), connstate.CheckRemote(d.addr, p.Remote), checkPartition(p.PKey, rdma.ErrInvalidWR),
-		connstate.CheckPrivate(p.PrivateData, privateSIDRREQ, "a question")); err != nil {
+		connstate.CheckPrivate(p.PrivateData, privateSIDRREQ, "a SIDR REQ")); err != nil {
 		return nil, err
 	}
 	r := &resolution{l: l, p: p}
 	r.p.PrivateData = slices.Clone(p.PrivateData)
 	if r.id, err = l.newCMID(C.RDMA_PS_UDP, 0, r.event); err != nil {
-		return nil, fmt.Errorf("asking %v: %w", p.Remote, err)
+		return nil, fmt.Errorf("sending a SIDR REQ to %v: %w", p.Remote, err)
 	}
 	// abandon calls it, so that the user gets an answer when the device ends.
 	r.id.ended = func(why error) { r.answer(rdma.UDAddress{Err: why}) }
@@ -131,7 +131,7 @@ func (r *resolution) answer(a rdma.UDAddress) {
 
 func (r *resolution) fail(what string, err error) {
 	r.answer(rdma.UDAddress{
-		Err: fmt.Errorf("%v does not say where its datagrams go: %s: %w", r.p.Remote, what, err),
+		Err: fmt.Errorf("%v did not answer the SIDR REQ: %s: %w", r.p.Remote, what, err),
 	})
 }
 
@@ -140,7 +140,7 @@ func (r *resolution) send() {
 	p := param(&rdma.ConnParams{PrivateData: r.p.PrivateData})
 	defer C.free(unsafe.Pointer(p.private_data))
 	if x := C.rs_connect(r.id.id, &p); x != 0 {
-		r.fail("the question cannot be sent", errno(x))
+		r.fail("the SIDR REQ cannot be sent", errno(x))
 	}
 }
 

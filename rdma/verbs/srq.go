@@ -45,7 +45,7 @@ func (d *Device) CreateSRQ(lp rdma.Loop, c rdma.SRQConfig) (rdma.SRQ, error) {
 	s.cookie = newCookie(s)
 	if s.srq, err = C.rs_create_srq(p.pd, C.uint64_t(s.cookie), C.int(c.MaxWR), C.int(max(c.MaxSGE, 1))); s.srq == nil {
 		dropCookie(s.cookie)
-		return nil, fmt.Errorf("%w: a shared receive queue of %s: %w", rdma.ErrNoResources, d.name, cause(err))
+		return nil, fmt.Errorf("%w: creating a shared receive queue of %s: %w", rdma.ErrNoResources, d.name, cause(err))
 	}
 	l.srqs[s.handle] = s
 	return s, nil
@@ -127,7 +127,7 @@ func (s *srq) Len() int {
 // Receives that are left are given up without completions.
 func (s *srq) Close() error {
 	if s.users > 0 {
-		return fmt.Errorf("%w: %d queue pairs use the shared receive queue", rdma.ErrInvalidWR, s.users)
+		return fmt.Errorf("%w: %d queue pairs still use the shared receive queue", rdma.ErrInvalidWR, s.users)
 	}
 	s.destroy()
 	return nil

@@ -17,8 +17,8 @@ import (
 type Caller interface {
 	// Call sends a call. It does not wait.
 	Call(b *BackwardCall)
-	// Alive reports whether the connection still exists.
-	Alive() bool
+	// Connected reports whether the connection still exists.
+	Connected() bool
 }
 
 // BackwardCall is a call in the backward direction. It belongs to the Caller until Done.
@@ -86,8 +86,8 @@ func NewBackward(send func(msg []byte) bool, limit, credits int) *Backward {
 	}
 }
 
-// Alive implements Caller.
-func (w *Backward) Alive() bool { return !w.dead.Load() }
+// Connected implements Caller.
+func (w *Backward) Connected() bool { return !w.dead.Load() }
 
 // Call implements Caller. The peer is a client and may never answer. Such a call ends by its
 // Timeout, but retains its credit. So a peer that answers nothing stops its callbacks after

@@ -96,7 +96,7 @@ func TestBackwardCredits(t *testing.T) {
 	o.want(t, 9, ErrClosed)
 	w.Call(o.call(time.Hour))
 	o.want(t, 1, ErrClosed)
-	if w.Alive() || w.Receive(replyTo(sent[5]), 8) {
+	if w.Connected() || w.Receive(replyTo(sent[5]), 8) {
 		t.Error("alive after the end")
 	}
 }

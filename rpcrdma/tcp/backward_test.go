@@ -108,7 +108,7 @@ func TestCallsBack(t *testing.T) {
 	read()
 	c.Close()
 	end(rpc.ErrClosed)
-	if back.Alive() {
+	if back.Connected() {
 		t.Error("alive after the end")
 	}
 	call(back)

@@ -132,8 +132,8 @@ type callbackCaller struct {
 	timer *time.Timer
 }
 
-// Alive implements rpc.Caller. An address stays.
-func (c *callbackCaller) Alive() bool {
+// Connected implements rpc.Caller. An address stays.
+func (c *callbackCaller) Connected() bool {
 	c.o.mu.Lock()
 	defer c.o.mu.Unlock()
 	return !c.o.closed

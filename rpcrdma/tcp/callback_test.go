@@ -85,7 +85,7 @@ func TestOutward(t *testing.T) {
 	o := NewCallbackDialer(0)
 	defer o.Close()
 	c := o.To(p.addr)
-	if o.Conns() != 0 || !c.Alive() {
+	if o.Conns() != 0 || !c.Connected() {
 		t.Error("connected before there is a call")
 	}
 	for range 3 {
@@ -201,7 +201,8 @@ func TestOutwardFails(t *testing.T) {
 	if err := <-ended; err == nil {
 		t.Error("answered by nobody")
 	}
-	if _, err := outwardCall(t, o2.To(p.addr), 1, time.Hour); !errors.Is(err, rpc.ErrClosed) || o2.To(p.addr).Alive() ||
+	if _, err := outwardCall(t, o2.To(p.addr), 1, time.Hour); !errors.Is(err, rpc.ErrClosed) ||
+		o2.To(p.addr).Connected() ||
 		o2.Conns() != 0 {
 		t.Error(err, o2.Conns())
 	}

@@ -149,7 +149,7 @@ func (s *Listener) Drop(remote netip.AddrPort) {
 	s.each(func(c *conn) {
 		if c.peer.Addr == remote {
 			s.cfg.Logger.Warn("closing a connection", "peer", remote.String(),
-				"error", "its client takes no replies, and another process takes over")
+				"error", "the client takes no replies, and another process takes over")
 			c.end()
 		}
 	})
@@ -219,7 +219,7 @@ func (s *Listener) Import(data []byte, files []*os.File) (int, error) {
 	}()
 	var in snapshot
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&in); err != nil {
-		return 0, fmt.Errorf("tcp: the connections that were handed over: %w", err)
+		return 0, fmt.Errorf("tcp: decoding the handed-over connections: %w", err)
 	}
 	if len(in.Conns) != len(files) {
 		return 0, fmt.Errorf("tcp: %d connections were handed over with %d sockets", len(in.Conns), len(files))
@@ -227,7 +227,7 @@ func (s *Listener) Import(data []byte, files []*os.File) (int, error) {
 	for i, k := range in.Conns {
 		nc, err := net.FileConn(files[i])
 		if err != nil {
-			return i, fmt.Errorf("tcp: the connection to %v: %w", k.Peer.Addr, err)
+			return i, fmt.Errorf("tcp: restoring the connection to %v: %w", k.Peer.Addr, err)
 		}
 		c := newConn(s, nc, k.Peer)
 		c.since, c.rest = k.Since, k.Rest

@@ -45,7 +45,7 @@ func (f Failure) String() string {
 
 // errEarly means that bytes followed the AUTH_TLS probe before its answer. They could be an
 // attacker's, who prepends cleartext to the protected connection.
-var errEarly = errors.New("the peer did not wait for the answer to its question for TLS")
+var errEarly = errors.New("the peer sent data before the reply to its AUTH_TLS probe")
 
 // errNoCertificate is the text of the error of crypto/tls for a missing certificate, which has no
 // type.

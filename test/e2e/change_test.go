@@ -86,7 +86,8 @@ func TestPlanAndApply(t *testing.T) {
 	both("first", fine)
 
 	write(false, "")
-	code(2, []string{"~ export /data", "client ::1/128: ::1/128(rw,no_root_squash)", "1 changes, 0 disruptions"}, "plan", file)
+	code(2, []string{"~ export /data", "client ::1/128: ::1/128(rw,no_root_squash)", "1 changes, 0 disruptions"}, "plan",
+		file)
 	code(0, []string{"applied as number 1"}, "apply", file, "--comment", "only this host")
 	code(0, []string{"applied already"}, "apply", file)
 	code(0, []string{"nothing would change"}, "plan", file)
@@ -101,7 +102,8 @@ func TestPlanAndApply(t *testing.T) {
 			Connected            bool
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &plan); err != nil || len(plan.Disruptions) != len(clients) && len(plan.Disruptions) != 1 ||
+	if err := json.Unmarshal([]byte(out), &plan); err != nil ||
+		len(plan.Disruptions) != len(clients) && len(plan.Disruptions) != 1 ||
 		plan.Disruptions[0].Kind != "write" || plan.Disruptions[0].Export != "/data" || !plan.Disruptions[0].Connected {
 		t.Errorf("as JSON: %v %+v\n%s", err, plan, out)
 	}

@@ -472,7 +472,7 @@ func TestFaultConfig(t *testing.T) {
 			if err == nil || !strings.Contains(said, bad.says) {
 				t.Errorf("reload: %v, says %q, want %q in it", err, said, bad.says)
 			}
-			d.logged("control: not done")
+			d.logged("control: request failed")
 			if after := d.ctl("export", "list"); after != before {
 				t.Errorf("exports before:\n%safter:\n%s", before, after)
 			}

@@ -25,8 +25,8 @@ type callee struct {
 	change, size uint64 // what CB_GETATTR is told
 }
 
-// Alive implements rpc.Caller.
-func (*callee) Alive() bool { return true }
+// Connected implements rpc.Caller.
+func (*callee) Connected() bool { return true }
 
 // Call implements rpc.Caller.
 func (c *callee) Call(b *rpc.BackwardCall) {

@@ -191,7 +191,7 @@ func Of(all []*Session, p Played) (out []*Session, err error) {
 }
 
 // halves are the packets of a session by whose requests they belong to.
-func (s *Session) halves() [2][]Packet { return [2][]Packet{s.Asked, s.Told} }
+func (s *Session) halves() [2][]Packet { return [2][]Packet{s.Requests, s.Replies} }
 
 var halfNames = [2]string{"requests of the client", "requests of the server"}
 
@@ -210,7 +210,7 @@ func Compare(kernel, got []*Session, p Played) (*Report, error) {
 		if k.what.Loses {
 			continue
 		}
-		r.Packets += len(g.Asked) + len(g.Told)
+		r.Packets += len(g.Requests) + len(g.Replies)
 		for h, name := range halfNames {
 			want := r.asOurs(k.halves()[h], k, p.Ours)
 			seen := omitted(g.halves()[h], func(q *Packet, _ int) bool { return p.Ours&g.by(q) == 0 })
@@ -236,7 +236,7 @@ func CompareLosses(a, b []*Session, pa, pb Played) (*Report, error) {
 		if !a[i].what.Loses {
 			continue
 		}
-		r.Packets += len(a[i].Asked) + len(a[i].Told)
+		r.Packets += len(a[i].Requests) + len(a[i].Replies)
 		for h, name := range halfNames {
 			var lines [2][]line
 			for k, s := range []*Session{a[i], b[i]} {

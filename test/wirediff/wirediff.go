@@ -27,7 +27,7 @@ type Session struct {
 	// the responses to them, in the order seen. What was sent by one side in answer
 	// to the other and what it sent on its own have sequence numbers of their own, and
 	// their order among each other is chance.
-	Asked, Told []Packet
+	Requests, Replies []Packet
 	// Over is whether the connection was ended by messages.
 	Over bool
 
@@ -146,21 +146,21 @@ func owner(all []*Session, p *wire.Packet) *Session {
 func (s *Session) add(p Packet) {
 	if p.Op.Is(wire.Request) == (p.Src == s.Client) {
 		p.At = p.PSN.Sub(wire.PSN(s.rep.PSN))
-		s.Asked = append(s.Asked, p)
+		s.Requests = append(s.Requests, p)
 		return
 	}
 	p.At = p.PSN.Sub(wire.PSN(s.req.PSN))
-	if len(s.Told) == 0 {
+	if len(s.Replies) == 0 {
 		p.Hello = true
 		s.learn(p.Payload)
 	}
-	s.Told = append(s.Told, p)
+	s.Replies = append(s.Replies, p)
 }
 
 // is gives the session its place in the sequence.
 func (s *Session) is(c *requests.Connection) {
 	s.Name, s.what = c.Name, c
-	for _, l := range [][]Packet{s.Asked, s.Told} {
+	for _, l := range [][]Packet{s.Requests, s.Replies} {
 		for i := range l {
 			l[i].Session = c.Name
 		}

@@ -228,9 +228,9 @@ func change(t *testing.T, all []*wirediff.Session, name string, is func(p *wired
 ) {
 	t.Helper()
 	for _, s := range all {
-		for i := range s.Asked {
-			if s.Name == name && is(&s.Asked[i]) {
-				do(&s.Asked[i])
+		for i := range s.Requests {
+			if s.Name == name && is(&s.Requests[i]) {
+				do(&s.Requests[i])
 				return
 			}
 		}
@@ -298,10 +298,10 @@ func TestNotices(t *testing.T) {
 		name string
 		do   func(s *wirediff.Session)
 	}{
-		{"a packet less", func(s *wirediff.Session) { s.Asked = slices.Delete(s.Asked, 20, 21) }},
-		{"a request twice", func(s *wirediff.Session) { s.Asked = slices.Insert(s.Asked, 20, s.Asked[20]) }},
-		{"no ACK at the end", func(s *wirediff.Session) { s.Asked = s.Asked[:len(s.Asked)-1] }},
-		{"no hello", func(s *wirediff.Session) { s.Told = nil }},
+		{"a packet less", func(s *wirediff.Session) { s.Requests = slices.Delete(s.Requests, 20, 21) }},
+		{"a request twice", func(s *wirediff.Session) { s.Requests = slices.Insert(s.Requests, 20, s.Requests[20]) }},
+		{"no ACK at the end", func(s *wirediff.Session) { s.Requests = s.Requests[:len(s.Requests)-1] }},
+		{"no hello", func(s *wirediff.Session) { s.Replies = nil }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := recorded(t, kernels)
@@ -351,13 +351,13 @@ func TestPassesOver(t *testing.T) {
 		do       func(s *wirediff.Session)
 	}{
 		{"nothing", "good", func(*wirediff.Session) {}},
-		{"an ACK twice", "good", func(s *wirediff.Session) { s.Asked = slices.Insert(s.Asked, 2, s.Asked[1]) }},
+		{"an ACK twice", "good", func(s *wirediff.Session) { s.Requests = slices.Insert(s.Requests, 2, s.Requests[1]) }},
 		{"a message cut by its NAK", "long-write-wrong-key", func(s *wirediff.Session) {
-			s.Asked = slices.DeleteFunc(s.Asked, func(p wirediff.Packet) bool { return p.At > 0 })
+			s.Requests = slices.DeleteFunc(s.Requests, func(p wirediff.Packet) bool { return p.At > 0 })
 		}},
 		{"not ready twice", "not-ready", func(s *wirediff.Session) {
-			i := slices.IndexFunc(s.Asked, func(p wirediff.Packet) bool { return p.AETH.Syndrome == wire.SyndromeRNR })
-			s.Asked = slices.Insert(s.Asked, i+1, s.Asked[i-1], s.Asked[i])
+			i := slices.IndexFunc(s.Requests, func(p wirediff.Packet) bool { return p.AETH.Syndrome == wire.SyndromeRNR })
+			s.Requests = slices.Insert(s.Requests, i+1, s.Requests[i-1], s.Requests[i])
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -397,8 +397,8 @@ func TestTimeout(t *testing.T) {
 			if c.rest {
 				first, n = wire.ReadRespFirst, 3
 			}
-			i := slices.IndexFunc(s.Asked, func(p wirediff.Packet) bool { return p.Op == first }) - 1
-			again := slices.Clone(s.Asked[i : i+n])
+			i := slices.IndexFunc(s.Requests, func(p wirediff.Packet) bool { return p.Op == first }) - 1
+			again := slices.Clone(s.Requests[i : i+n])
 			if c.rest {
 				again[0].At++
 				again[0].PSN++
@@ -406,11 +406,11 @@ func TestTimeout(t *testing.T) {
 				again[0].RETH.Len -= 1024
 				again = slices.Delete(again, 1, 2)
 			}
-			s.Asked = slices.Insert(s.Asked, i+n, again...)
-			for j := i + n; j < len(s.Asked); j++ {
-				s.Asked[j].Time += int64(c.after)
+			s.Requests = slices.Insert(s.Requests, i+n, again...)
+			for j := i + n; j < len(s.Requests); j++ {
+				s.Requests[j].Time += int64(c.after)
 			}
-			s.Asked[i+n].Time = s.Asked[i].Time + int64(c.after)
+			s.Requests[i+n].Time = s.Requests[i].Time + int64(c.after)
 			r := compare(t, recorded(t, kernels), got, c.played)
 			if want := map[bool]int{true: 1}[c.passes]; r.Again != want || len(r.Diffs) == 0 != c.passes {
 				t.Errorf("passes %v: %v", !c.passes, r)
@@ -427,10 +427,10 @@ func TestTimeoutAtNAK(t *testing.T) {
 	}{{100 * time.Microsecond, true}, {2 * time.Millisecond, false}} {
 		got := recorded(t, oursCalls)
 		s := got[slices.IndexFunc(got, func(s *wirediff.Session) bool { return s.Name == "write-wrong-key" })]
-		again := s.Asked[0]
-		s.Asked[0].Time -= int64(time.Millisecond)
-		again.Time = s.Asked[1].Time + int64(c.after)
-		s.Asked = append(s.Asked, again)
+		again := s.Requests[0]
+		s.Requests[0].Time -= int64(time.Millisecond)
+		again.Time = s.Requests[1].Time + int64(c.after)
+		s.Requests = append(s.Requests, again)
 		if r := compare(t, recorded(t, kernels), got, oursCalls); len(r.Diffs) == 0 != c.passes {
 			t.Errorf("%v after the NAK, passes %v: %v", c.after, !c.passes, r)
 		}
@@ -448,7 +448,7 @@ func TestUnanswered(t *testing.T) {
 		got := recorded(t, oursCalls)
 		var out []wirediff.Packet
 		n := 0
-		for _, p := range got[0].Asked {
+		for _, p := range got[0].Requests {
 			if !c.times {
 				p.Time = 0
 			}
@@ -459,7 +459,7 @@ func TestUnanswered(t *testing.T) {
 				}
 			}
 		}
-		got[0].Asked = out
+		got[0].Requests = out
 		if r := compare(t, recorded(t, kernels), got, oursCalls); len(r.Diffs) == 0 != c.passes {
 			t.Errorf("every %d, times %v, passes %v: %v", c.every, c.times, !c.passes, r)
 		}
@@ -471,7 +471,7 @@ func TestEverything(t *testing.T) {
 	for _, p := range []wirediff.Played{kernelCalls, oursCalls} {
 		ops, naks := map[wire.Opcode]bool{}, map[uint8]bool{}
 		for _, s := range recorded(t, p) {
-			for _, q := range slices.Concat(s.Asked, s.Told) {
+			for _, q := range slices.Concat(s.Requests, s.Replies) {
 				ops[q.Op] = true
 				if q.Op == wire.Acknowledge {
 					naks[q.AETH.Syndrome] = true

@@ -32,7 +32,7 @@ type Daemon interface {
 
 // answers are the parts that come from the daemon.
 var answers = []struct{ name, path, what string }{
-	{"status.json", "/v1/status", "the daemon at a glance"},
+	{"status.json", "/v1/status", "the status of the daemon"},
 	{"exports.json", "/v1/exports", "exports as they are served"},
 	{"ports.json", "/v1/ports", "ports as they are served"},
 	{"pkeys.json", "/v1/pkeys", "partitions"},
@@ -41,13 +41,13 @@ var answers = []struct{ name, path, what string }{
 	{"nfs4-sessions.json", "/v1/nfs4-sessions", "their sessions"},
 	{"delegations.json", "/v1/delegations", "delegations"},
 	{"locks.json", "/v1/locks", "byte-range locks"},
-	{"grace.json", "/v1/grace", "the time after a restart"},
+	{"grace.json", "/v1/grace", "the grace period"},
 	{"devices.json", "/v1/devices", "RDMA devices of the daemon"},
 	{"qps.json", "/v1/qps", "queue pairs"},
 	{"stats.json", "/v1/stats", "counters"},
 	{"slow.json", "/v1/slow", "the slowest calls of the last minutes"},
 	{"post-mortems.json", "/v1/post-mortems", "RDMA connections that ended badly"},
-	{"drift.json", "/v1/drift", "what runs and is not written"},
+	{"drift.json", "/v1/drift", "exports and ports that run and are not in the configuration"},
 	{"history.json", "/v1/history", "files that were applied, without their texts"},
 	{"metrics.txt", "/v1/metrics", "metrics, as Prometheus reads them"},
 	{"log.json", "/v1/log", "the last lines of the log, from the daemon's memory"},
@@ -189,7 +189,7 @@ func (c *collector) tree(name, what, top string, patterns []string) {
 		}
 	}
 	if out.Len() == 0 {
-		c.missing(name, fmt.Errorf("nothing of the kind is in %s", top))
+		c.missing(name, fmt.Errorf("%s has none of these files", top))
 		return
 	}
 	c.add(name, what, code, out.Bytes(), nil)
@@ -224,7 +224,7 @@ func (c *collector) journal(ctx context.Context) {
 		"--no-hostname", "--output=short-iso", "--quiet")
 	b, err := cmd.Output()
 	if err == nil && len(bytes.TrimSpace(b)) == 0 {
-		err = fmt.Errorf("the journal has nothing of %s that this user may read", c.cfg.Unit)
+		err = fmt.Errorf("the journal has no entries of %s that this user may read", c.cfg.Unit)
 	}
 	c.add(name, "the last lines of the journal", text, b, err)
 }

@@ -220,7 +220,7 @@ func (s *Store) load() error {
 		}
 	}
 	if again {
-		s.log.Info("loaded certificates again", zap.String("certificate", s.files.Cert),
+		s.log.Info("reloaded the certificates", zap.String("certificate", s.files.Cert),
 			zap.String("ca", s.files.CA), zap.Time("expires", st.NotAfter))
 	}
 	return nil
@@ -235,7 +235,7 @@ func (s *Store) fail(raw [3][]byte, err error) error {
 	}
 	s.status.Failures++
 	if s.cur != nil {
-		s.log.Warn("certificates have changed and cannot be used; those of before stay", zap.Error(err))
+		s.log.Warn("the changed certificates cannot be used; the earlier ones stay in use", zap.Error(err))
 	}
 	return err
 }
@@ -260,7 +260,7 @@ func readFile(name string) ([]byte, error) {
 		return nil, err
 	}
 	if len(b) > maxFile {
-		return nil, fmt.Errorf("%s is longer than %d bytes, which is no file of certificates", name, maxFile)
+		return nil, fmt.Errorf("%s is longer than %d bytes and cannot be a file of certificates", name, maxFile)
 	}
 	return b, nil
 }

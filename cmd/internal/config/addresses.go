@@ -15,7 +15,7 @@ const maxAddresses = 64
 func HostAddresses() ([]netip.Addr, error) {
 	ifs, err := net.Interfaces()
 	if err != nil {
-		return nil, fmt.Errorf("interfaces: %w", err)
+		return nil, fmt.Errorf("listing network interfaces: %w", err)
 	}
 	var out []netip.Addr
 	for _, i := range ifs {

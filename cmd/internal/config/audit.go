@@ -20,7 +20,7 @@ func ParseAudit(s string) (file string, err error) {
 	}
 	file, ok := strings.CutPrefix(s, "file ")
 	if file = strings.TrimSpace(file); !ok || !filepath.IsAbs(file) {
-		return "", fmt.Errorf("%q is none of %s, %s, 'file PATH' with an absolute path", s, AuditLog, AuditOff)
+		return "", fmt.Errorf("%q is not one of %s, %s, 'file PATH' with an absolute path", s, AuditLog, AuditOff)
 	}
 	return file, nil
 }

@@ -275,7 +275,7 @@ func (c *Config) Validate() error {
 	}
 	c.RDMAProvider = kind.String()
 	if c.RDMACNPDSCP < 0 || c.RDMACNPDSCP > 63 {
-		return fmt.Errorf("rdma_cnp_dscp: %d is no DSCP; it is 0 to 63", c.RDMACNPDSCP)
+		return fmt.Errorf("rdma_cnp_dscp: %d is not a DSCP, which is 0 to 63", c.RDMACNPDSCP)
 	}
 	if len(c.PKeys) == 0 {
 		return fmt.Errorf("pkeys: a device is in one partition at least; the default is %s", DefaultPKey)
@@ -326,7 +326,7 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("control: %q is %d bytes long, but a socket's path has at most %d",
 			c.Control, len(c.Control), maxSocketPath)
 	case c.Shards < 0 || c.Shards > maxShards || c.Shards&(c.Shards-1) != 0:
-		return fmt.Errorf("shards: %d is no power of two up to %d", c.Shards, maxShards)
+		return fmt.Errorf("shards: %d is not a power of two up to %d", c.Shards, maxShards)
 	case c.MaxClients < 0 || c.MaxClientConnections < 0:
 		return fmt.Errorf("max_clients, max_client_connections: %d, %d: neither can be negative",
 			c.MaxClients, c.MaxClientConnections)
@@ -363,7 +363,7 @@ func oneOf(key, v string, values ...string) error {
 	case len(values) == 2:
 		return fmt.Errorf("%s: %q is neither %s nor %s", key, v, values[0], values[1])
 	}
-	return fmt.Errorf("%s: %q is none of %s", key, v, strings.Join(values, ", "))
+	return fmt.Errorf("%s: %q is not one of %s", key, v, strings.Join(values, ", "))
 }
 
 // Bounds of the numeric settings. maxSocketPath is sun_path less its NUL.

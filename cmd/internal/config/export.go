@@ -188,7 +188,7 @@ func (c *Client) normalize() error {
 		c.Squash = RootSquash
 	case RootSquash, NoRootSquash, AllSquash:
 	default:
-		return fmt.Errorf("squash %q is none of %s, %s, %s", c.Squash, RootSquash, NoRootSquash, AllSquash)
+		return fmt.Errorf("squash %q is not one of %s, %s, %s", c.Squash, RootSquash, NoRootSquash, AllSquash)
 	}
 	return nil
 }

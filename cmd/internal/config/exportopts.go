@@ -90,7 +90,7 @@ func (c *Client) normalizeRules() error {
 		size uint32
 	}{{"rsize", c.RSize}, {"wsize", c.WSize}} {
 		if n.size != 0 && (n.size < minIO || n.size > nfs.MaxIO || n.size%minIO != 0) {
-			return fmt.Errorf("%s %d is no multiple of %d from that to %d", n.key, n.size, minIO, nfs.MaxIO)
+			return fmt.Errorf("%s %d is not a multiple of %d in the range from that to %d", n.key, n.size, minIO, nfs.MaxIO)
 		}
 	}
 	return checkLimit(c.Bandwidth, c.IOPS)

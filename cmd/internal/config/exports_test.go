@@ -64,11 +64,11 @@ func TestTableOptions(t *testing.T) {
 		{opts: "xprtsec=none", want: "*(ro,root_squash,secure,sec=sys,xprtsec=none)"},
 		{opts: "xprtsec=mtls:tls:mtls", want: "*(ro,root_squash,secure,sec=sys,xprtsec=tls:mtls)"},
 		{opts: "xprtsec=tls,xprtsec=mtls", want: "*(ro,root_squash,secure,sec=sys,xprtsec=mtls)"},
-		{opts: "xprtsec=ssl", fail: "none of none, tls, mtls"},
-		{opts: "xprtsec=", fail: "none of none, tls, mtls"},
+		{opts: "xprtsec=ssl", fail: "not one of none, tls, mtls"},
+		{opts: "xprtsec=", fail: "not one of none, tls, mtls"},
 		{opts: "xprtsec", fail: "needs a value"},
-		{opts: "ro=1", fail: "has no value"},
-		{opts: "rdonly", fail: `"rdonly" is not understood`},
+		{opts: "ro=1", fail: "takes no value"},
+		{opts: "rdonly", fail: `unknown export option "rdonly"`},
 		{opts: "transport=rdma", want: "*(ro,root_squash,secure,sec=sys,transport=rdma)"},
 		{opts: "transport=udp", fail: "udp"},
 		{opts: "rsize=65536,wsize=4096", want: "*(ro,root_squash,secure,sec=sys,rsize=65536,wsize=4096)"},
@@ -136,7 +136,7 @@ func TestTable(t *testing.T) {
 		"a wrong mask":    {"/a 10.0.0.0/255.0.255.0\n", "", "", "exports:1: client"},
 		"gss":             {"/a gss/krb5(rw)\n", "", "", "Kerberos"},
 		"address pattern": {"/a 10.0.*(rw)\n", "", "", "exports:1: client"},
-		"continued":       {"/a \\\n h(rw) \\\n g(what)\n", "", "", "exports:3: export option"},
+		"continued":       {"/a \\\n h(rw) \\\n g(what)\n", "", "", "exports:3: unknown export option"},
 	} {
 		list, warnings, err := table(t, c.text)
 		if c.fail != "" {

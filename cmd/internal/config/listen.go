@@ -35,7 +35,7 @@ func ParseRDMAListen(s string) (Listen, error) {
 	if ok {
 		var err error
 		if k, err = provider.Parse(kind); err != nil || kind == "" {
-			return Listen{}, fmt.Errorf("%q: %q is no provider of RDMA: auto, soft or verbs", s, kind)
+			return Listen{}, fmt.Errorf("%q: unknown RDMA provider %q: use auto, soft or verbs", s, kind)
 		}
 	}
 	host, port, err := net.SplitHostPort(rest)
@@ -45,7 +45,7 @@ func ParseRDMAListen(s string) (Listen, error) {
 			return l, fmt.Errorf("%q: %w", s, err)
 		}
 		if k == provider.Soft {
-			return l, fmt.Errorf("%q: %s would be a device of the kernel, of which the provider soft has none; name an address",
+			return l, fmt.Errorf("%q: the provider soft cannot use a device of the kernel such as %s: name an address",
 				s, host)
 		}
 		l.Device, l.Provider = host, provider.Verbs

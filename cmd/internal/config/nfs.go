@@ -29,14 +29,14 @@ func normalizeVersions(list []string) ([]string, error) {
 			v = Version3
 		}
 		if !slices.Contains(nfsVersions, v) {
-			return nil, fmt.Errorf("%q is none of %s", v, strings.Join(nfsVersions, ", "))
+			return nil, fmt.Errorf("%q is not one of %s", v, strings.Join(nfsVersions, ", "))
 		}
 		if !slices.Contains(out, v) {
 			out = append(out, v)
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("no version is left to serve; name some of %s", strings.Join(nfsVersions, ", "))
+		return nil, fmt.Errorf("the list is empty; name some of %s", strings.Join(nfsVersions, ", "))
 	}
 	slices.Sort(out)
 	return out, nil
@@ -72,7 +72,7 @@ func (m *IDMap) validate() error {
 	case m.Method != IDNumeric && m.Method != IDNames:
 		return fmt.Errorf("method %q is neither %s nor %s", m.Method, IDNumeric, IDNames)
 	case len(m.Domain) > maxDomain, strings.ContainsAny(m.Domain, "@ \t\n\x00/:"):
-		return fmt.Errorf("domain %q is no domain", m.Domain)
+		return fmt.Errorf("%q is not a domain name", m.Domain)
 	}
 	return nil
 }

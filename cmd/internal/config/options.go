@@ -32,9 +32,9 @@ func (e *Export) apply(c *Client, o string) error {
 	row, ok := options[key]
 	switch {
 	case !ok:
-		return fmt.Errorf("export option %q is not understood", o)
+		return fmt.Errorf("unknown export option %q", o)
 	case hasVal && row.value == noValue, !hasVal && row.value == needsValue:
-		return fmt.Errorf("export option %q is not understood: %s", o, row.value)
+		return fmt.Errorf("unknown export option %q: %s", o, row.value)
 	}
 	if err := row.set(e, c, val); err != nil {
 		var nothing *errMeaningless
@@ -57,9 +57,9 @@ const (
 
 func (v valued) String() string {
 	if v == needsValue {
-		return "it needs a value, as in option=value"
+		return "the option needs a value, as in option=value"
 	}
-	return "it has no value"
+	return "the option takes no value"
 }
 
 // option is what an option of exports(5) does.

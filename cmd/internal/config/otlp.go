@@ -34,7 +34,7 @@ func (o *OTLP) validate() error {
 	u, err := url.Parse(o.Endpoint)
 	switch {
 	case err != nil:
-		return errors.New("endpoint: this is no URL")
+		return errors.New("endpoint: this is not a URL")
 	case u.User != nil:
 		return errors.New("endpoint: a URL with a password in it would be shown to everyone who reads the configuration")
 	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "":

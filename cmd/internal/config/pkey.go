@@ -14,7 +14,7 @@ const DefaultPKey = "0xffff"
 func ParsePKey(s string) (uint16, error) {
 	n, err := strconv.ParseUint(strings.TrimSpace(s), 0, 16)
 	if err != nil || n&0x7fff == 0 {
-		return 0, fmt.Errorf("%q is no partition key: 0x8001 is full membership in partition 1, 0x0001 limited", s)
+		return 0, fmt.Errorf("%q is not a partition key: 0x8001 is full membership in partition 1, 0x0001 limited", s)
 	}
 	return uint16(n), nil
 }

@@ -124,7 +124,7 @@ var settings = []Setting{
 		"`BYTES` of nfs4-memory for one host, such as 256M",
 		"bytes of `nfs4_memory` for one host; in IPv6 for a network of 64 bits"),
 	row("slow_timeout", atStart, "",
-		"end a connection after its client took no data for so long",
+		"end a connection after its client took no data for this `DURATION`",
 		"time after which a connection ends whose client takes no replies, or does not give the data of its "+
 			"calls; 1 second to an hour"),
 	row("lease_time", atStart, "",
@@ -222,8 +222,8 @@ var settings = []Setting{
 		"bytes for the buffers of all measurements, in addition to the memory of the file service; taken from "+
 			"the system when used"),
 	row("perf.idle_timeout", atReload, "",
-		"end a measurement after its client was silent for so long",
-		"time after which a measurement with a silent client ends"),
+		"end a measurement after its client sent nothing for this `DURATION`",
+		"time after which a measurement ends whose client sends nothing"),
 	row("perf.max_duration", atReload, "",
 		"end measurements that take longer",
 		"time after which every measurement ends"),

@@ -114,11 +114,11 @@ func wrongValue(n *yaml.Node, t reflect.Type, strict bool) string {
 			_, err = strconv.ParseUint(n.Value, 0, t.Bits())
 		}
 		if err != nil || n.Tag != "!!int" && n.Tag != "!!str" {
-			return fmt.Sprintf("%q is no whole number of the right size", n.Value)
+			return fmt.Sprintf("%q is not a whole number within the allowed range", n.Value)
 		}
 	case reflect.String:
 		if strict && (n.Tag == "!!bool" || n.Tag == "!!float") {
-			return fmt.Sprintf("%s is no text; put it in quotes if it is meant as it stands", n.Value)
+			return fmt.Sprintf("%s is not a string; put it in quotes if a string is meant", n.Value)
 		}
 	}
 	return ""

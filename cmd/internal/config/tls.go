@@ -48,7 +48,7 @@ func (t *TLS) validate() error {
 		return fmt.Errorf("tls: %w", err)
 	}
 	if len(t.XprtSec) == 0 {
-		return fmt.Errorf("tls: xprtsec: nothing is left by which clients may come; name some of %s",
+		return fmt.Errorf("tls: xprtsec: the list is empty, so no client could connect; name some of %s",
 			strings.Join(xprtsecs, ", "))
 	}
 	return nil
@@ -73,7 +73,7 @@ func normalizeXprtSec(list []string) ([]string, error) {
 		for s := range strings.SplitSeq(l, ":") {
 			s = strings.ToLower(strings.TrimSpace(s))
 			if !slices.Contains(xprtsecs, s) {
-				return nil, fmt.Errorf("xprtsec %q is none of %s", s, strings.Join(xprtsecs, ", "))
+				return nil, fmt.Errorf("xprtsec %q is not one of %s", s, strings.Join(xprtsecs, ", "))
 			}
 			if !slices.Contains(out, s) {
 				out = append(out, s)

@@ -19,8 +19,8 @@ func TestTLSSection(t *testing.T) {
 		{about: "no key", yaml: "tls:\n  certificate: /c\n", fail: "belong together"},
 		{about: "authorities alone", yaml: "tls:\n  client_ca: /c\n", fail: "without certificate and key"},
 		{about: "relative", yaml: "tls:\n  certificate: c\n  key: /k\n", fail: "not an absolute path"},
-		{about: "no such security", yaml: "tls:\n  xprtsec: [ssl]\n", fail: "none of none, tls, mtls"},
-		{about: "nobody", yaml: "tls:\n  xprtsec: []\n", fail: "nothing is left"},
+		{about: "no such security", yaml: "tls:\n  xprtsec: [ssl]\n", fail: "not one of none, tls, mtls"},
+		{about: "nobody", yaml: "tls:\n  xprtsec: []\n", fail: "the list is empty"},
 		{
 			about: "an export without TLS",
 			yaml:  "exports:\n  - path: /a\n    clients:\n      - {cidr: 10.0.0.0/8, xprtsec: [tls]}\n",

@@ -147,7 +147,7 @@ func (d *Dialer) explainRemote(err error) error {
 	var unknown x509.UnknownAuthorityError
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("nobody answers at %s; is control_tls.listen of its configuration this address?", d.where)
+		return fmt.Errorf("no server answers at %s; is control_tls.listen of its configuration this address?", d.where)
 	case errors.As(err, &unknown):
 		return fmt.Errorf("%s: %w; --ca names the authority of its certificate", d.where, err)
 	case errors.As(err, &refused) && refused.Op == "remote error": // an alert

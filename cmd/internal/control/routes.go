@@ -184,7 +184,7 @@ func reply(w http.ResponseWriter, status int, v any) {
 func upgrade(b Backend, r *http.Request) (any, error) {
 	path := r.FormValue("executable")
 	if p, ok := r.Context().Value(peerKey{}).(Peer); path != "" && (!ok || p.Remote != "") {
-		return nil, fmt.Errorf("an executable can be named on the server's own host alone: %w", ErrForbidden)
+		return nil, fmt.Errorf("only on the server's own host can an executable be named: %w", ErrForbidden)
 	}
 	return b.Upgrade(path)
 }

@@ -186,7 +186,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		before, answer := Snapshot(s.b), &answered{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(answer, r)
 		if answer.err != "" {
-			s.log.Warn("control: not done", method, path, by, zap.String("error", answer.err))
+			s.log.Warn("control: request failed", method, path, by, zap.String("error", answer.err))
 		}
 		a := Action{Peer: p, Method: r.Method, Request: r.URL.RequestURI(), Status: answer.status, Error: answer.err}
 		a.Old, a.New = Difference(before, Snapshot(s.b))

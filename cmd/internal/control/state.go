@@ -61,9 +61,9 @@ type NFS4Session struct {
 	Used  int    `json:"used"`
 	Busy  int    `json:"busy"`
 	// MaxRequest and MaxResponse are sizes in bytes. Kept is the size of the cached replies.
-	MaxRequest  uint32 `json:"max_request"`
-	MaxResponse uint32 `json:"max_response"`
-	Kept        int    `json:"kept_bytes"`
+	MaxRequest    uint32 `json:"max_request"`
+	MaxResponse   uint32 `json:"max_response"`
+	CachedReplies int    `json:"cached_reply_bytes"`
 }
 
 // FileLock is a byte-range lock, or a request that waits for one.

@@ -203,7 +203,7 @@ func (t *tool) printPlan(p *control.Plan) error {
 			fmt.Fprintf(w, format, s)
 		}
 	}
-	each("ignored: %s is no setting of exports and ports\n", p.Ignored)
+	each("ignored: %s is not a setting of exports and ports\n", p.Ignored)
 	each("warning: %s\n", p.Warnings)
 	for _, h := range p.Disruptions {
 		fmt.Fprintf(w, "disrupts: %s\n", h.Text)

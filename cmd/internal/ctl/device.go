@@ -97,7 +97,7 @@ rstored's own RDMA cannot run beside it.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			kind, netdev := args[0], args[1]
 			if kind != rdmadev.RXE && kind != rdmadev.SIW {
-				return cli.Usagef("%q is no kind of soft device: rxe or siw", kind)
+				return cli.Usagef("unknown kind of soft device %q: use rxe or siw", kind)
 			}
 			if name == "" {
 				name = kind + "_" + netdev

@@ -76,7 +76,7 @@ func (t *tool) historyEntry(cmd *cobra.Command, args []string) (e state.Entry, e
 	n := 0
 	if len(args) > 0 {
 		if n, err = strconv.Atoi(args[0]); err != nil || n < 1 {
-			return e, cli.Usagef("%q is no number of the history", args[0])
+			return e, cli.Usagef("%q is not a number of the history", args[0])
 		}
 	}
 	return t.daemon().HistoryEntry(cmd.Context(), n)
@@ -113,7 +113,7 @@ configuration cannot be read. The metric rstored_config_drift reports the same.`
 					fmt.Fprintln(t.g.Out, "problem:", p)
 				}
 				if x.None() {
-					fmt.Fprintf(t.g.Out, "what runs is what %s says\n", strings.Join(x.Against, " and "))
+					fmt.Fprintf(t.g.Out, "the running exports and ports are those of %s\n", strings.Join(x.Against, " and "))
 				}
 				printShadowed(t.g.Out, &x)
 			}

@@ -104,7 +104,7 @@ func (t *tool) perfTest(name, what string, op perf.Op, latency bool) *cobra.Comm
 		fl.BoolVarP(&f.all, "all", "a", false, "all sizes, 2 bytes to 8 MiB")
 	}
 	fl.IntVarP(&f.o.Iterations, "iters", "n", iterations, "messages of each size on each queue pair")
-	fl.IntVarP(&f.durations, "duration", "D", 0, "measure each size for so many `SECONDS` instead")
+	fl.IntVarP(&f.durations, "duration", "D", 0, "measure each size for this many `SECONDS` instead")
 	if !latency {
 		fl.IntVarP(&f.o.Depth, "tx-depth", "t", defaultTxDepth, "messages under way at once on each queue pair")
 		fl.BoolVarP(&f.o.Bidirectional, "bidirectional", "b", false, "both sides post; the columns are the sum")
@@ -113,7 +113,7 @@ func (t *tool) perfTest(name, what string, op perf.Op, latency bool) *cobra.Comm
 	fl.Uint32VarP(&f.mtu, "mtu", "m", 0, "path `MTU`, 256 to 4096 (default: the largest that the interface carries)")
 	fl.Uint16VarP(&f.port, "port", "p", perf.Port, "RDMA `PORT` of the server")
 	f.provider = provider.Auto
-	fl.Var(&f.provider, "provider", "who provides the RDMA device: soft, the stack in user space; verbs, the kernel; "+
+	fl.Var(&f.provider, "provider", "provider of the RDMA device: soft, the stack in user space; verbs, the kernel; "+
 		"or auto, the kernel where one of its devices has the address")
 	busyPollFlag(fl, &f.busyPoll)
 	fl.TextVar(&f.source, "source", netip.Addr{},
@@ -129,7 +129,7 @@ func busyPollFlag(f *pflag.FlagSet, busy *bool) {
 
 // errNoBusyPoll is of asking a device for it that has none.
 var errNoBusyPoll = cli.Usagef(
-	"--busy-poll is of the provider verbs: the stack in user space sleeps until a packet comes")
+	"--busy-poll needs the provider verbs: the stack in user space sleeps until a packet comes")
 
 // plainQuiet takes the short form of --quiet away, which perftest uses for queue pairs.
 func (t *tool) plainQuiet(f *pflag.FlagSet) {
@@ -149,7 +149,7 @@ func (f *perfFlags) options() (perf.Options, error) {
 		return o, cli.Usagef("--atomic-type %s is neither %s nor %s", f.atomic, atomicTypes[0], atomicTypes[1])
 	}
 	if f.mtu != 0 && rdma.MTU(f.mtu).Code() == 0 {
-		return o, cli.Usagef("--mtu %d is none of 256, 512, 1024, 2048 and 4096", f.mtu)
+		return o, cli.Usagef("--mtu %d is not one of 256, 512, 1024, 2048 and 4096", f.mtu)
 	}
 	o.Sizes = []int{f.size}
 	if f.all {
@@ -182,7 +182,7 @@ func (t *tool) measure(ctx context.Context, f *perfFlags, host string) error {
 		return err
 	}
 	if choice.Kind == provider.Verbs && f.mtu != 0 {
-		return cli.Usagef("--mtu is of the provider soft: the path MTU of %s is that of its network interface", choice.Device)
+		return cli.Usagef("--mtu needs the provider soft: the path MTU of %s is that of its network interface", choice.Device)
 	}
 	if choice.Kind == provider.Soft && f.busyPoll {
 		return errNoBusyPoll

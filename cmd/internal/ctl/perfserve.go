@@ -62,7 +62,8 @@ default is the kernel where one of its devices has the address.`,
 	f.IntVar(&l.MaxQPs, "max-qps", l.MaxQPs, "queue pairs of a measurement")
 	f.IntVar(&l.MaxConnections, "max-connections", l.MaxConnections, "queue pairs of all measurements")
 	f.IntVar(&l.Memory, "max-memory", l.Memory, "bytes of memory for all buffers")
-	f.DurationVar(&l.IdleTimeout, "idle-timeout", l.IdleTimeout, "end measurements whose client is silent for so long")
+	f.DurationVar(&l.IdleTimeout, "idle-timeout", l.IdleTimeout,
+		"end measurements whose client sends nothing for this `DURATION`")
 	f.DurationVar(&l.MaxDuration, "max-duration", l.MaxDuration, "end measurements that take longer")
 	return c
 }

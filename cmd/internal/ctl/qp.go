@@ -88,7 +88,7 @@ func (t *tool) qpShow() *cobra.Command {
 func parseQPN(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 0, 24)
 	if err != nil {
-		return 0, cli.Usagef("%q is no queue pair number: they are as in rstorectl qp list, 24 bits", s)
+		return 0, cli.Usagef("%q is not a queue pair number: it has 24 bits, as in rstorectl qp list", s)
 	}
 	return uint32(n), nil
 }

@@ -88,10 +88,10 @@ func (t *tool) sessions() *cobra.Command {
 		Short: "List the sessions of NFS version 4",
 		Long:  "List the sessions of NFS versions 4.1 and 4.2. Clients of version 4.0 have none.",
 		RunE: list(t, (*control.Dialer).NFS4Sessions,
-			"SESSION\tCLIENT\tVERSION\tSLOTS\tUSED\tBUSY\tREQUEST\tRESPONSE\tKEPT",
+			"SESSION\tCLIENT\tVERSION\tSLOTS\tUSED\tBUSY\tREQUEST\tRESPONSE\tCACHED",
 			func(s *control.NFS4Session) []any {
 				version := fmt.Sprintf("4.%d", s.Minor)
-				return []any{s.ID, s.Client, version, s.Slots, s.Used, s.Busy, s.MaxRequest, s.MaxResponse, s.Kept}
+				return []any{s.ID, s.Client, version, s.Slots, s.Used, s.Busy, s.MaxRequest, s.MaxResponse, s.CachedReplies}
 			}),
 	}
 }

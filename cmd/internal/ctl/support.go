@@ -21,7 +21,7 @@ func (t *tool) supportBundle() *cobra.Command {
 	var profile time.Duration
 	c := &cobra.Command{
 		Use:   "support-bundle",
-		Short: "Collect data for the search for a fault, without secrets",
+		Short: "Collect data to diagnose a fault, without secrets",
 		Long: `Collect data for the search for a fault in a compressed archive: the configuration, exports and
 clients, counters, metrics, slow calls, the log, stacks of goroutines, versions, settings of the
 kernel, network and RDMA devices, and the findings of the doctor. manifest.json in it describes
@@ -68,7 +68,7 @@ hosts and files, by other names, the same in the whole archive. Look at it befor
 	c.Flags().StringVarP(&out, "write", "w", "", "`FILE` to write (default: rstored-support-TIME.tar.gz here)")
 	c.Flags().StringVar(&file, "config", "", "configuration `FILE` (default: that of the daemon)")
 	c.Flags().StringVar(&unit, "unit", "rstored", "`UNIT` of systemd whose journal is read")
-	c.Flags().DurationVar(&profile, "profile", 0, "profile the daemon for so long")
+	c.Flags().DurationVar(&profile, "profile", 0, "profile the daemon for this `DURATION`")
 	c.Flags().BoolVar(&anonymous, "anonymous", false, "replace addresses, names of hosts, and paths")
 	return c
 }

@@ -168,7 +168,8 @@ func TestPlanDisruptions(t *testing.T) {
 	}
 }
 
-// TestApplyAllOrNothing: what cannot be opened, changed meanwhile, or disrupts clients changes nothing at all.
+// TestApplyAllOrNothing: what cannot be opened, changed meanwhile, or disrupts clients changes
+// nothing at all.
 func TestApplyAllOrNothing(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	cfg := testConfig(t, a+"=/a", "memory:m")

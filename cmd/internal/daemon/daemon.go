@@ -185,7 +185,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	d.logWarnings(cfg, d.Exports())
 	if from != nil {
 		for _, name := range from.Left() {
-			log.Info("a part of the handover is of no use here", zap.String("part", name))
+			log.Info("a part of the handover is unknown to this version, and ignored", zap.String("part", name))
 		}
 		if err := from.Done(); err != nil {
 			log.Warn("the old process cannot be told", zap.Error(err))

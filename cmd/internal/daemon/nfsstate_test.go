@@ -96,7 +96,7 @@ func TestNFSState(t *testing.T) {
 	if g, err := ctl.Grace(ctx); err != nil || g.On {
 		t.Errorf("after its end: %+v, %v", g, err)
 	}
-	for id, want := range map[string]string{clients[0].ID: "not found", "x": "no client ID"} {
+	for id, want := range map[string]string{clients[0].ID: "not found", "x": "not a client ID"} {
 		if err := ctl.EvictClient(ctx, id); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("evicting %q: %v", id, err)
 		}

@@ -16,14 +16,14 @@ import (
 func (d *Daemon) Sample() live.Sample {
 	ctx, cancel := context.WithTimeout(context.Background(), pingTime)
 	defer cancel()
-	var silent []string
+	var stalled []string
 	for _, l := range d.devices.Ping(ctx) {
 		if !l.OK {
-			silent = append(silent, fmt.Sprintf("packet loop %s/%d: no answer for %v", l.Device, l.Loop,
+			stalled = append(stalled, fmt.Sprintf("packet loop %s/%d: no answer for %v", l.Device, l.Loop,
 				l.Took.Round(time.Millisecond)))
 		}
 	}
-	stats := d.stats(len(silent) == 0)
+	stats := d.stats(len(stalled) == 0)
 	now := time.Now()
 	s := live.Sample{
 		Version: cli.ReadBuild().Version, State: control.StateRunning, Started: d.started, Taken: now,
@@ -50,13 +50,13 @@ func (d *Daemon) Sample() live.Sample {
 	for _, c := range d.Recorder.Clients() {
 		s.Clients = append(s.Clients, live.NewPoint(c.Client, "", c.Transport.String(), &c.Sums))
 	}
-	if s.Silent = len(silent); s.Silent == 0 {
+	if s.Stalled = len(stalled); s.Stalled == 0 {
 		for _, q := range d.QPs() {
 			s.QPs = append(s.QPs, liveQP(&q))
 		}
 	}
 	d.sampleServer(&s.Server)
-	s.Server.Problems = append(s.Server.Problems, silent...)
+	s.Server.Problems = append(s.Server.Problems, stalled...)
 	if d.draining.Load() {
 		s.State = control.StateDraining
 	}

@@ -73,5 +73,5 @@ func (d *Daemon) SetLogLevel(level string) error {
 	case "debug", "info", "warn", "error":
 		return d.log.Level.UnmarshalText([]byte(level))
 	}
-	return fmt.Errorf("log level %q is none of debug, info, warn, error", level)
+	return fmt.Errorf("unknown log level %q: use debug, info, warn or error", level)
 }

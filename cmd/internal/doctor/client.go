@@ -44,7 +44,7 @@ func Client(ctx context.Context, h *Host, u client.URL) Report {
 	server := addrs[0].Unmap()
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
-		r.add(Fail, "route", "", "%q is no port", port)
+		r.add(Fail, "route", "", "%q is not a port number", port)
 		return r
 	}
 	at := netip.AddrPortFrom(server, uint16(n))

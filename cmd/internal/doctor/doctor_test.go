@@ -290,7 +290,7 @@ func TestServer(t *testing.T) {
 			"a lost directory", nil, func(d *daemon) { d.exports[0].Path = "/srv/gone" }, Fail, "export",
 			[]string{"does not exist", "rstorectl export remove /data"},
 		},
-		{"a file", nil, func(d *daemon) { d.exports[0].Path = "/srv/data/x" }, Fail, "export", []string{"no directory"}},
+		{"a file", nil, func(d *daemon) { d.exports[0].Path = "/srv/data/x" }, Fail, "export", []string{"not a directory"}},
 		{
 			"no clients", nil, func(d *daemon) { d.exports[0].Clients = nil }, OK, "export",
 			[]string{"this host alone", "rstorectl export set /data --client"},
@@ -350,7 +350,7 @@ func TestServer(t *testing.T) {
 		},
 		{
 			"no drift", nil, func(d *daemon) { d.drift.Against = []string{"the configuration (/x)"} }, OK, "config-drift",
-			[]string{"what runs is what the configuration (/x) says"},
+			[]string{"the running exports and ports are those of the configuration (/x)"},
 		},
 		{"drift", nil, func(d *daemon) {
 			d.drift = control.Drift{Against: []string{"the applied file 3"}, Changes: make([]control.Change, 2)}

@@ -189,7 +189,7 @@ func (r *Report) exports(h *Host, exports []control.Export, public bool) {
 	for _, e := range exports {
 		switch {
 		case e.Error != "":
-			r.add(Fail, "export", fmt.Sprintf("mend it and 'rstorectl reload', or 'rstorectl export remove %s'", e.Pseudo),
+			r.add(Fail, "export", fmt.Sprintf("correct it and 'rstorectl reload', or 'rstorectl export remove %s'", e.Pseudo),
 				"export %s: %s", e.Pseudo, e.Error)
 			continue
 		case e.Type == config.TypePosix && h != nil:
@@ -200,7 +200,7 @@ func (r *Report) exports(h *Host, exports []control.Export, public bool) {
 				continue
 			}
 			if err == nil && !st.IsDir() {
-				r.add(Fail, "export", "export the directory that it is in", "export %s: %s is no directory", e.Pseudo, e.Path)
+				r.add(Fail, "export", "export the directory that it is in", "export %s: %s is not a directory", e.Pseudo, e.Path)
 				continue
 			}
 		}
@@ -248,7 +248,7 @@ func (r *Report) drift(x *control.Drift) {
 		}
 		r.add(Warn, "config-drift", advice, "%d exports and ports that run differ from %s", n, against)
 	} else if len(x.Problems) == 0 {
-		r.ok("config-drift", "what runs is what %s says", against)
+		r.ok("config-drift", "the running exports and ports are those of %s", against)
 	}
 	if len(x.Shadowed) > 0 {
 		r.add(Warn, "config-shadowed", "'rstorectl apply --configuration' puts the configuration in force again, "+

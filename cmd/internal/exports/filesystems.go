@@ -105,7 +105,7 @@ func (s *Set) copyOf(export uint32, id uint64, found *posixfs.Filesystem) *files
 func newID() (uint64, error) {
 	var b [8]byte
 	if _, err := rand.Read(b[:]); err != nil {
-		return 0, fmt.Errorf("an identity for a filesystem: %w", err)
+		return 0, fmt.Errorf("making an identity for a filesystem: %w", err)
 	}
 	return binary.BigEndian.Uint64(b[:]) | 1, nil
 }

@@ -91,7 +91,7 @@ func (s *Set) restore(pseudo string, fs blockstore.FS) error {
 	}
 	s.From.WhenServing(func() {
 		if err := m.Settle(); err != nil {
-			s.Log.Error("a store does not do all that it did", zap.String("export", pseudo), zap.Error(err))
+			s.Log.Error("a feature of a store is missing in this version", zap.String("export", pseudo), zap.Error(err))
 		}
 	})
 	return nil

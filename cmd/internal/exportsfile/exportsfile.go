@@ -189,7 +189,7 @@ func cut(w string) (host, opts string, err error) {
 	}
 	if !found {
 		if w == "" {
-			return "", "", errors.New("an empty word is no client")
+			return "", "", errors.New("an empty word is not a client")
 		}
 		return w, "", nil
 	}

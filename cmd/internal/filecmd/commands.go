@@ -117,7 +117,7 @@ func connectFlags(f *pflag.FlagSet, d *dial.Dialer) {
 	f.TextVar(&d.Source, "source", netip.Addr{},
 		"local `ADDRESS` for RDMA (default: as routing says; a free loopback address for a server on this host)")
 	d.Provider = cmp.Or(d.Provider, provider.Auto)
-	f.Var(&d.Provider, "provider", "who provides the RDMA device: soft, the stack in user space; verbs, the kernel; "+
+	f.Var(&d.Provider, "provider", "provider of the RDMA device: soft, the stack in user space; verbs, the kernel; "+
 		"or auto, the kernel where one of its devices has the address. ?provider= of a URL goes first")
 	f.Func("pkey", "partition `KEY` to connect in over RDMA (default: 0xffff)", func(s string) (err error) {
 		d.PKey, err = config.ParsePKey(s)
@@ -247,7 +247,7 @@ func (t *tool) move() *cobra.Command {
 				return named(dst.String(), err)
 			}
 			if into == nil && len(args) > 2 {
-				return cli.Usagef("%s is no directory, so only one source can be moved there", dst)
+				return cli.Usagef("%s is not a directory, so only one source can be moved there", dst)
 			}
 			return r.each(args[:len(args)-1], func(src client.URL) error {
 				if src.Transport != dst.Transport || src.Host != dst.Host {

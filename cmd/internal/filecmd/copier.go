@@ -179,7 +179,7 @@ func (k *copier) makeDir(into *object, name string) (*object, error) {
 	case e != nil:
 		return nil, e
 	case !to.dir():
-		return nil, errors.New("is there and is no directory")
+		return nil, errors.New("exists and is not a directory")
 	}
 	return to, nil
 }

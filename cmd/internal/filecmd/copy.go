@@ -181,7 +181,7 @@ func (r *run) copyAll(sources []string, target string, o *copyFlags) error {
 		return err
 	}
 	if len(sources) > 1 && (dst.o == nil || !dst.o.dir()) {
-		return cli.Usagef("%s is no directory, so only one source can be copied there", target)
+		return cli.Usagef("%s is not a directory, so only one source can be copied there", target)
 	}
 	if !r.g.Quiet {
 		r.status = newMeter(r.g.Err, "copying")

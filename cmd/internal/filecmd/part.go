@@ -154,7 +154,7 @@ func (k *copier) data(ctx context.Context, from *object, p *part) error {
 	}
 	if version(&now) != version(&from.attr) {
 		p.stays = false
-		return errors.New("the source was changed while it was copied")
+		return errors.New("the source changed while it was copied")
 	}
 	return nil
 }

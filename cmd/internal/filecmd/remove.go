@@ -24,7 +24,7 @@ func (t *tool) mkdir() *cobra.Command {
 	c := t.command("mkdir URL...", "Make directories", cobra.MinimumNArgs(1), func(r *run, args []string) error {
 		m, err := strconv.ParseUint(mode, 8, 12)
 		if err != nil {
-			return cli.Usagef("%q is no mode: give an octal number such as 0755", mode)
+			return cli.Usagef("%q is not a mode: give an octal number such as 0755", mode)
 		}
 		perm := uint32(m)
 		return r.each(args, func(u client.URL) error {

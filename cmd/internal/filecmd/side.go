@@ -78,7 +78,7 @@ func finalMode(a *nfs3.Attr, owner bool) uint32 {
 	return a.Mode & 0o7777 &^ setID
 }
 
-var errNotOurs = errors.New("is no part of a copy by this user")
+var errNotOurs = errors.New("is not a partial copy by this user")
 
 // ours reports whether an object with the attributes a can only be the work of the user who owns
 // like. No other user can have written to it.

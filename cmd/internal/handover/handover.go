@@ -53,7 +53,7 @@ const (
 )
 
 // ErrFormat is what errors of a stream that has no parts in it are.
-var ErrFormat = errors.New("handover: not the form of a part")
+var ErrFormat = errors.New("handover: a part is malformed")
 
 // header is the frame of p up to its files, which come next.
 func header(p *Part) ([]byte, error) {
@@ -147,7 +147,7 @@ func Inherited() (*Conn, error) {
 	_ = os.Unsetenv(Variable)
 	fd, err := strconv.Atoi(s)
 	if err != nil || fd < 3 {
-		return nil, fmt.Errorf("handover: %s=%q is no descriptor", Variable, s)
+		return nil, fmt.Errorf("handover: %s=%q is not a file descriptor", Variable, s)
 	}
 	unix.CloseOnExec(fd)
 	return Open(os.NewFile(uintptr(fd), "handover"))
@@ -260,7 +260,7 @@ func (c *Conn) files(n int) ([]*os.File, error) {
 	case flags&unix.MSG_CTRUNC != 0:
 		return out, errors.New("handover: files were lost on the way; is RLIMIT_NOFILE too low?")
 	case len(out) != n:
-		return out, fmt.Errorf("%w: %d files where %d are to come", ErrFormat, len(out), n)
+		return out, fmt.Errorf("%w: %d files came instead of %d", ErrFormat, len(out), n)
 	}
 	return out, nil
 }

@@ -21,7 +21,7 @@ type Sample struct {
 	Server   Server `json:"server"`
 	// Silent are packet loops that do not answer. While there is one, nothing is known of devices and
 	// queue pairs.
-	Silent int `json:"silent_loops"`
+	Stalled int `json:"stalled_loops"`
 	// RDMAWritten, RDMARead and TCP are bytes, as in 'rstorectl stats'; Errors is everything that
 	// went wrong, Retransmits packets of all devices.
 	RDMAWritten uint64 `json:"rdma_write_bytes"`

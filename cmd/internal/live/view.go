@@ -99,7 +99,7 @@ func Between(before, after *Sample) *View {
 	v.Clients, _ = rows(before.Clients, after.Clients, dt)
 	v.Total = row(&total, dt)
 	v.QPs = qpRows(before.QPs, after.QPs, dt)
-	if before.Silent > 0 || after.Silent > 0 {
+	if before.Stalled > 0 || after.Stalled > 0 {
 		v.Errors, v.Retransmits, v.QPs = 0, 0, []QPRow{}
 	}
 	return v

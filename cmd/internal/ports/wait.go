@@ -111,7 +111,7 @@ func (s *Set) deviceRemoved(v *devices.Device) bool {
 	for _, p := range s.list {
 		for _, e := range p.take(func(e endpoint) bool { return e.dev == v }) {
 			s.Log.Error("a port has lost its RDMA device: the kernel took it away, and its clients are cut "+
-				"off; it is served again when the device is back ('rstorectl device list' shows those there are)",
+				"off; it is served again when the device is back (see 'rstorectl device list')",
 				zap.String("transport", p.Transport), zap.Stringer("on", e.addr), zap.String("device", v.Name()))
 			removed.ends = append(removed.ends, e)
 			s.wait(p, e.want, fmt.Errorf("the kernel took %s away", v.Kernel.Name()))

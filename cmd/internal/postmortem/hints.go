@@ -128,10 +128,10 @@ func perfHint(k perf.Kind) string {
 
 func breakHint(r *roce.Record) string {
 	peer := r.Remote.Addr()
-	switch r.Seen.Status {
+	switch r.Summary.Status {
 	case rdma.Success: // we refused something of the peer's, or the device failed
 	case rdma.RetryExcErr:
-		if r.TooBig != nil || r.Seen.Narrow() {
+		if r.TooBig != nil || r.Summary.Narrow() {
 			return fmt.Sprintf(
 				"packets of %d bytes do not fit the way to %v ('ping -M do -s %d %v' tries): set one MTU on all "+
 					"interfaces, switches and tunnels between, or 'ip link set dev IFACE mtu' to what the way "+
@@ -167,7 +167,7 @@ func breakHint(r *roce.Record) string {
 			"Linux kernel stops there. The client connects anew by itself; find out where packets are lost " +
 			"('ethtool -S', 'tc -s qdisc' and the switch's counters)"
 	}
-	switch r.Seen.TxNAK.Last.Syndrome {
+	switch r.Summary.TxNAK.Last.Syndrome {
 	case wire.NAKRemoteAccess:
 		return "the client used memory of ours that was not open to it (R_Key, address or length); " + report
 	case wire.NAKInvalidRequest, wire.NAKRemoteOp:

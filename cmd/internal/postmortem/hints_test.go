@@ -58,7 +58,7 @@ func TestHints(t *testing.T) {
 		{roce.Record{Outcome: rdma.Dropped, Note: rdma.Note{Detail: perf.EndedDuration}}, "max_duration"},
 		{roce.Record{Outcome: rdma.Dropped, Note: rdma.Note{Detail: perf.EndedMisused}}, "rstorectl capture"},
 		{
-			roce.Record{Outcome: rdma.Broken, Note: rdma.Note{Detail: perf.Kind("")}, Seen: failed(rdma.RetryExcErr)},
+			roce.Record{Outcome: rdma.Broken, Note: rdma.Note{Detail: perf.Kind("")}, Summary: failed(rdma.RetryExcErr)},
 			"stopped answering",
 		},
 		{roce.Record{Outcome: rdma.Rejected, Reason: cm.Timeout}, "UDP port 4791"},
@@ -66,34 +66,34 @@ func TestHints(t *testing.T) {
 		{roce.Record{Outcome: rdma.Rejected, Reason: cm.NoQP}, "dmesg"},
 		{roce.Record{Outcome: rdma.Unconfirmed}, "UDP port 4791"},
 		{roce.Record{Outcome: rdma.Dropped}, "rstorectl capture"},
-		{roce.Record{Outcome: rdma.Broken, PathMTU: 1024, Seen: failed(rdma.RetryExcErr)}, "ping -M do -s 1092 10.0.0.9"},
+		{roce.Record{Outcome: rdma.Broken, PathMTU: 1024, Summary: failed(rdma.RetryExcErr)}, "ping -M do -s 1092 10.0.0.9"},
 		{roce.Record{
 			Outcome: rdma.Broken, PathMTU: 4096,
-			Seen: rc.Summary{Status: rdma.RetryExcErr, RxPackets: 9, FullSent: true},
+			Summary: rc.Summary{Status: rdma.RetryExcErr, RxPackets: 9, FullSent: true},
 		}, "packets of 4192 bytes do not fit the way"},
 		{roce.Record{
 			Outcome: rdma.Broken, PathMTU: 4096,
-			Seen: rc.Summary{Status: rdma.RetryExcErr, RxPackets: 9, FullSent: true, FullArrived: true},
+			Summary: rc.Summary{Status: rdma.RetryExcErr, RxPackets: 9, FullSent: true, FullArrived: true},
 		}, "stopped answering"},
 		{
-			roce.Record{Outcome: rdma.Broken, PathMTU: 4096, Seen: failed(rdma.RetryExcErr), TooBig: &link.TooBigError{}},
+			roce.Record{Outcome: rdma.Broken, PathMTU: 4096, Summary: failed(rdma.RetryExcErr), TooBig: &link.TooBigError{}},
 			"set one MTU",
 		},
-		{roce.Record{Outcome: rdma.Broken, Seen: failed(rdma.RNRRetryExcErr)}, "no receives"},
-		{roce.Record{Outcome: rdma.Broken, Seen: failed(rdma.RemAccessErr)}, "rstorectl capture"},
-		{roce.Record{Outcome: rdma.Broken, Seen: failed(rdma.RemOpErr)}, "device failed"},
-		{roce.Record{Outcome: rdma.Broken, Seen: failed(rdma.RemInvReqErr)}, "rstorectl capture"},
-		{roce.Record{Outcome: rdma.Broken, Seen: nak(wire.NAKRemoteAccess)}, "not open to it"},
-		{roce.Record{Outcome: rdma.Broken, Seen: nak(wire.NAKInvalidRequest)}, "rstorectl capture"},
+		{roce.Record{Outcome: rdma.Broken, Summary: failed(rdma.RNRRetryExcErr)}, "no receives"},
+		{roce.Record{Outcome: rdma.Broken, Summary: failed(rdma.RemAccessErr)}, "rstorectl capture"},
+		{roce.Record{Outcome: rdma.Broken, Summary: failed(rdma.RemOpErr)}, "device failed"},
+		{roce.Record{Outcome: rdma.Broken, Summary: failed(rdma.RemInvReqErr)}, "rstorectl capture"},
+		{roce.Record{Outcome: rdma.Broken, Summary: nak(wire.NAKRemoteAccess)}, "not open to it"},
+		{roce.Record{Outcome: rdma.Broken, Summary: nak(wire.NAKInvalidRequest)}, "rstorectl capture"},
 		{roce.Record{Outcome: rdma.Broken, Err: errors.New("the interface went")}, "server's log"},
 		{roce.Record{
 			Outcome: rdma.Broken, Err: fmt.Errorf("the connection failed: %w", rc.ErrPeerStopped),
-			Seen: nak(wire.NAKSequence),
+			Summary: nak(wire.NAKSequence),
 		}, "rdma_rxe"},
 	} {
 		tc.r.Local, tc.r.Remote = netip.MustParseAddrPort("10.0.0.1:20049"), netip.MustParseAddrPort("10.0.0.9:40000")
 		if h := hint(&tc.r); !strings.Contains(h, tc.want) {
-			t.Errorf("%s, reason %v, %+v: %q; want %q", tc.r.Outcome, tc.r.Reason, tc.r.Seen, h, tc.want)
+			t.Errorf("%s, reason %v, %+v: %q; want %q", tc.r.Outcome, tc.r.Reason, tc.r.Summary, h, tc.want)
 		}
 	}
 }

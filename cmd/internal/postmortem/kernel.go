@@ -68,7 +68,7 @@ func (r *kernelRecord) before(at rdma.Time) int64 { return int64((r.Ended - at) 
 var did = [...]string{verbs.Posted: "posted", verbs.Received: "received", verbs.Failed: "failed"}
 
 func (r *kernelRecord) connection() *control.PostMortemConn {
-	s := &r.Seen
+	s := &r.Summary
 	p := &control.PostMortemConn{
 		Established: r.Established, AgeMillis: int64(r.Age / rdma.Millisecond), QPN: r.LocalQPN, RemoteQPN: r.RemoteQPN,
 		PathMTU:     int(r.PathMTU),
@@ -149,7 +149,7 @@ func kernelHint(r *verbs.Record) string {
 
 // kernelBreak goes by the request that failed.
 func kernelBreak(r *verbs.Record) string {
-	switch r.Seen.Failed.Status {
+	switch r.Summary.Failed.Status {
 	case rdma.RetryExcErr:
 		return fmt.Sprintf("%v stopped answering: it is down, was killed, or %s", r.Remote.Addr(), way(r))
 	case rdma.RNRRetryExcErr:

@@ -22,7 +22,7 @@ var (
 
 // TestKernelHints: each way to fail on a device of the kernel has its hint.
 func TestKernelHints(t *testing.T) {
-	failed := func(s rdma.Status) verbs.Seen { return verbs.Seen{Failed: verbs.Request{Status: s}} }
+	failed := func(s rdma.Status) verbs.Summary { return verbs.Summary{Failed: verbs.Request{Status: s}} }
 	for _, tc := range []struct {
 		r    verbs.Record
 		want string
@@ -54,19 +54,19 @@ func TestKernelHints(t *testing.T) {
 		{verbs.Record{Outcome: rdma.Unconfirmed, Transport: verbs.InfiniBand}, "subnet manager"},
 		{verbs.Record{Outcome: rdma.Unconfirmed, Transport: verbs.RoCEv1}, "VLAN"},
 		{
-			verbs.Record{Outcome: rdma.Broken, Async: "IBV_EVENT_PORT_ERR", Seen: failed(rdma.RetryExcErr)},
+			verbs.Record{Outcome: rdma.Broken, Async: "IBV_EVENT_PORT_ERR", Summary: failed(rdma.RetryExcErr)},
 			"port of card0 went down",
 		},
 		{verbs.Record{Outcome: rdma.Broken, Async: "IBV_EVENT_QP_ACCESS_ERR"}, "not open to it"},
 		{verbs.Record{Outcome: rdma.Broken, Async: "IBV_EVENT_QP_FATAL"}, "card0 has failed"},
 		{verbs.Record{
 			Outcome: rdma.Broken, Async: "IBV_EVENT_COMM_EST", Transport: verbs.RoCEv2, Software: true,
-			Seen: failed(rdma.RetryExcErr),
+			Summary: failed(rdma.RetryExcErr),
 		}, "10.0.0.9 stopped answering: it is down, was killed, or UDP port 4791"},
-		{verbs.Record{Outcome: rdma.Broken, Seen: failed(rdma.RNRRetryExcErr)}, "no receives"},
-		{verbs.Record{Outcome: rdma.Broken, Seen: failed(rdma.RemAccessErr)}, "'soft' mounts"},
-		{verbs.Record{Outcome: rdma.Broken, Seen: failed(rdma.RemOpErr)}, "client's RDMA device failed"},
-		{verbs.Record{Outcome: rdma.Broken, Seen: failed(rdma.LocProtErr)}, "should not happen"},
+		{verbs.Record{Outcome: rdma.Broken, Summary: failed(rdma.RNRRetryExcErr)}, "no receives"},
+		{verbs.Record{Outcome: rdma.Broken, Summary: failed(rdma.RemAccessErr)}, "'soft' mounts"},
+		{verbs.Record{Outcome: rdma.Broken, Summary: failed(rdma.RemOpErr)}, "client's RDMA device failed"},
+		{verbs.Record{Outcome: rdma.Broken, Summary: failed(rdma.LocProtErr)}, "should not happen"},
 		{verbs.Record{Outcome: rdma.Broken, Transport: verbs.IWARP, Err: errors.New("the device ended it")}, "in the middle"},
 		{
 			verbs.Record{Outcome: rdma.Broken, Transport: verbs.RoCEv2, Err: errors.New("the device ended it")},
@@ -81,7 +81,7 @@ func TestKernelHints(t *testing.T) {
 				tc.r.Reason,
 				tc.r.Err,
 				tc.r.Async,
-				tc.r.Seen.Failed.Status,
+				tc.r.Summary.Failed.Status,
 				h,
 				tc.want,
 			)
@@ -116,7 +116,7 @@ func TestKernelPostMortem(t *testing.T) {
 		PathMTUMax:  4096,
 		Established: true, Age: 90 * rdma.Second, LocalQPN: 99, RemoteQPN: 17, PathMTU: 1024, ReadsServed: 1,
 		ReadsStarted: 16, AckTimeout: 14, RetryCount: 6, RNRRetryCount: 7,
-		Seen: verbs.Seen{
+		Summary: verbs.Summary{
 			Posted:        8,
 			PostedBytes:   9,
 			Received:      3,

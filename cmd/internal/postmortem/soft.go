@@ -91,12 +91,12 @@ func postMortemConn(r *roce.Record) *control.PostMortemConn {
 		Established: r.Established, AgeMillis: int64(r.Age / rdma.Millisecond),
 		QPN: r.LocalQPN, PSN: r.LocalPSN, PathMTU: int(r.PathMTU), ReadsServed: r.ReadsServed, ReadsStarted: r.ReadsStarted,
 		AckTimeout: r.AckTimeout, RetryCount: r.RetryCount, RNRRetryCount: r.RNRRetryCount,
-		TxPackets: r.Seen.TxPackets, RxPackets: r.Seen.RxPackets,
-		NAKSent: postMortemNAK(r.Seen.TxNAK), NAKReceived: postMortemNAK(r.Seen.RxNAK),
-		RNRSent: postMortemNAK(r.Seen.TxRNR), RNRReceived: postMortemNAK(r.Seen.RxRNR),
+		TxPackets: r.Summary.TxPackets, RxPackets: r.Summary.RxPackets,
+		NAKSent: postMortemNAK(r.Summary.TxNAK), NAKReceived: postMortemNAK(r.Summary.RxNAK),
+		RNRSent: postMortemNAK(r.Summary.TxRNR), RNRReceived: postMortemNAK(r.Summary.RxRNR),
 	}
-	if r.Seen.Status != rdma.Success {
-		p.Status = r.Seen.Status.String()
+	if r.Summary.Status != rdma.Success {
+		p.Status = r.Summary.Status.String()
 	}
 	for _, k := range r.Recent {
 		e := control.PostMortemPackets{

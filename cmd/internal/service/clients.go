@@ -49,7 +49,7 @@ func callbacks(live, answers bool) string {
 func (s *Service) EvictClient(id string) error {
 	n, err := strconv.ParseUint(strings.TrimPrefix(id, "0x"), 16, 64)
 	if err != nil {
-		return fmt.Errorf("%q is no client ID: they are in the list of clients", id)
+		return fmt.Errorf("%q is not a client ID; 'rstorectl client list' shows them", id)
 	}
 	done, err := s.MayAct()
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *Service) NFS4Sessions() []control.NFS4Session {
 	for i, s := range list {
 		out[i] = control.NFS4Session{
 			ID: s.ID, Client: control.ClientID(s.Client), Minor: s.Minor, Slots: s.Fore.MaxSlots, Used: s.Used, Busy: s.Busy,
-			MaxRequest: s.Fore.MaxRequest, MaxResponse: s.Fore.MaxResponse, Kept: s.Kept,
+			MaxRequest: s.Fore.MaxRequest, MaxResponse: s.Fore.MaxResponse, CachedReplies: s.CachedReplies,
 		}
 	}
 	return out

@@ -29,7 +29,7 @@ func (s *Service) newNLM(common *nfs.Config, v4 *lateNFS4, starts int32) *nlm.Se
 		Exports: s.Table, Codec: common.Codec, Groups: s.IDMap, Locks: s.LockTable, State: starts,
 		Call: callHost, Remember: s.State.SetLockClients,
 		OthersReclaim: func() bool { return v4.State().Grace(clock.Now()) },
-		Silent:        func(client string) bool { return v4.State().Silent(clock.Now(), client) },
+		EndExpired:    func(client string) bool { return v4.State().EndExpired(clock.Now(), client) },
 		Delegations:   v4, Shares: v4,
 		Logger: s.Log.Slog("nlm"),
 	}

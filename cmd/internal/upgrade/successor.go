@@ -98,7 +98,7 @@ func (s *Successor) Prepare(within time.Duration, say Hello) (got Restored, err 
 		return got, err
 	}
 	if err := s.conn.Send(&handover.Part{Name: WordHello, Version: WordVersion, Data: data}); err != nil {
-		return got, errors.New("it ended, or is no rstored that knows how to take over; its error is in the log")
+		return got, errors.New("it ended, or it is not an rstored that can take over; its error is in the log")
 	}
 	err = s.Await(WordPrepared, within, &got)
 	return got, err

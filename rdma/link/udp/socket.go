@@ -52,7 +52,7 @@ func SourceFor(remote netip.Addr) (netip.Addr, error) {
 	}
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(remote, wire.Port)))
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("no way to reach %v: %w", remote, err)
+		return netip.Addr{}, fmt.Errorf("there is no route to %v: %w", remote, err)
 	}
 	defer c.Close()
 	local := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()

@@ -288,7 +288,7 @@ func pod(list []meta.Object, w workload, wrong func(string, ...any)) {
 		}
 		for _, m := range c.VolumeMounts {
 			if _, ok := volumes[m.Name]; !ok {
-				wrong("%s mounts %s, which is no volume", who, m.Name)
+				wrong("%s mounts %s, which is not a volume", who, m.Name)
 			}
 			volumes[m.Name] = true
 			if privileged := c.SecurityContext != nil && c.SecurityContext.Privileged != nil &&

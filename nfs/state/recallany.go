@@ -18,8 +18,8 @@ const (
 	// too, is how many the client may keep.
 	crowdedParts = 7
 	mostParts    = 6
-	// reliefAgain is the least time between two CB_RECALL_ANYs to one client.
-	reliefAgain = 10 * time.Second
+	// recallAnyAgain is the least time between two CB_RECALL_ANYs to one client.
+	recallAnyAgain = 10 * time.Second
 )
 
 // crowded reports whether there are nearly as many delegations, of the client or of all, as there
@@ -32,24 +32,24 @@ func (s *Server) crowd() bool {
 	return s.delegs.all.Load()*8 >= int64(s.cfg.Delegations)*crowdedParts
 }
 
-// Relief is a client that is to be asked to keep no more than Most delegations
+// RecallAny is a client that is to be asked to keep no more than Most delegations
 // (craa_objects_to_keep).
-type Relief struct {
+type RecallAny struct {
 	Client *Client
 	Most   int
 }
 
-// Relief lists the clients to ask, none to two, after c has come near a bound. For the bound of all
+// RecallAny lists the clients to ask, none to two, after c has come near a bound. For the bound of all
 // it chooses the client that has most, and not c: otherwise one client could take all room, and the
 // others would be asked for what they use. Clients whose lease has run out are not asked, as they
 // would not answer.
 //
-// It looks at every client when all are near the bound. mayRelieve bounds the callbacks and not
+// It looks at every client when all are near the bound. mayRecallAny bounds the callbacks and not
 // this walk. One mu at a time is held. Call with no lock held.
-func (s *Server) Relief(now time.Time, c *Client) (list []Relief) {
+func (s *Server) RecallAny(now time.Time, c *Client) (list []RecallAny) {
 	c.mu.Lock()
-	if c.crowd() && c.mayRelieve(now) {
-		list = append(list, Relief{c, s.cfg.ClientDelegations * mostParts / 8})
+	if c.crowd() && c.mayRecallAny(now) {
+		list = append(list, RecallAny{c, s.cfg.ClientDelegations * mostParts / 8})
 	}
 	c.mu.Unlock()
 	if !s.crowd() {
@@ -69,19 +69,19 @@ func (s *Server) Relief(now time.Time, c *Client) (list []Relief) {
 	}
 	most.mu.Lock()
 	defer most.mu.Unlock()
-	if most.mayRelieve(now) {
-		list = append(list, Relief{most, has * mostParts / 8})
+	if most.mayRecallAny(now) {
+		list = append(list, RecallAny{most, has * mostParts / 8})
 	}
 	return list
 }
 
-// mayRelieve reports whether the client was not asked in the last reliefAgain, and notes the time.
+// mayRecallAny reports whether the client was not asked in the last recallAnyAgain, and notes the time.
 // The caller sends the callback then. Call with mu held.
-func (c *Client) mayRelieve(now time.Time) bool {
-	if c.relieved != 0 && now.UnixNano()-c.relieved < int64(reliefAgain) {
+func (c *Client) mayRecallAny(now time.Time) bool {
+	if c.recalledAny != 0 && now.UnixNano()-c.recalledAny < int64(recallAnyAgain) {
 		return false
 	}
-	c.relieved = now.UnixNano()
+	c.recalledAny = now.UnixNano()
 	return true
 }
 
