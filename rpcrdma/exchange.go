@@ -187,7 +187,7 @@ func (c *Client) encode(x *exchange, b []byte) ([]byte, error) {
 				return nil, err
 			}
 			h.Reads = append(h.Reads, ReadSegment{Position: uint32(r.At + moved), Segment: seg})
-			moved += padded(len(r.Data))
+			moved += xdr.Padded(len(r.Data))
 			c.n.readBytes.Add(uint64(len(r.Data)))
 		}
 		c.n.add(sentMsg)
@@ -246,7 +246,7 @@ func (c *Client) offerResults(x *exchange) error {
 	rest := x.resMax + replyHeaderMax
 	// We cannot copy to memory of another device: the server has to write to it.
 	x.hasBulk = len(c.devices) > 0 && c.device(x.dst)
-	if minMessage+rest+padded(len(x.dst)) <= c.inlineIn && !x.hasBulk {
+	if minMessage+rest+xdr.Padded(len(x.dst)) <= c.inlineIn && !x.hasBulk {
 		return nil
 	}
 	if len(x.dst) > 0 {
@@ -260,7 +260,7 @@ func (c *Client) offerResults(x *exchange) error {
 			return nil
 		}
 	}
-	n := padded(rest)
+	n := xdr.Padded(rest)
 	var room []byte
 	if c.win != nil && c.win.room(x, n) {
 		room = x.arenaRoom

@@ -312,7 +312,7 @@ func TestReadChunkPositions(t *testing.T) {
 		}
 		e.Uint32(uint32(n))
 		pos := uint32(len(e.B) + moved)
-		moved += padded(n)
+		moved += xdr.Padded(n)
 		cut := []int{n}
 		if i == 2 {
 			cut = []int{1, 0, 3}

@@ -92,9 +92,6 @@ func (f *filler) done() {
 	}
 }
 
-// padded is the length of n bytes with their XDR padding.
-func padded(n int) int { return n + xdr.Pad(n) }
-
 // oneKey returns the R_Key of all segments of a call, if they have the same. The reply can then
 // invalidate all of the call's memory at once.
 func (h *Header) oneKey() (uint32, bool) {
@@ -187,7 +184,7 @@ func (s *slot) fillWrites() (inline int, err error) {
 	for i := range e.Refs {
 		r := &e.Refs[i]
 		if i >= len(writes) || writes[i].Len() == 0 {
-			inline += padded(len(r.Data))
+			inline += xdr.Padded(len(r.Data))
 			continue
 		}
 		if len(r.Data) > writes[i].Len() {

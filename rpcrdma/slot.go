@@ -251,7 +251,7 @@ func (s *slot) bulkNext() int {
 	n -= len(e.B)
 	for j := range e.Refs {
 		if j >= len(h.Writes) || h.Writes[j].Len() == 0 {
-			n -= padded(len(e.Refs[j].Data))
+			n -= xdr.Padded(len(e.Refs[j].Data))
 		}
 	}
 	return max(n-replyOverhead, 0)

@@ -267,10 +267,10 @@ func (c *Client) read() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		p = c.pending[xid]
-		if p == nil || len(p.dst) == 0 || size-padded(len(p.dst)) < headMin || size-padded(len(p.dst)) > headMax {
+		if p == nil || len(p.dst) == 0 || size-xdr.Padded(len(p.dst)) < headMin || size-xdr.Padded(len(p.dst)) > headMax {
 			return 0
 		}
-		return padded(len(p.dst))
+		return xdr.Padded(len(p.dst))
 	}
 	var spare []byte // memory for the next reply
 	for {
@@ -303,9 +303,6 @@ const (
 	headMax = 4 << 10
 )
 
-// padded is the length of n bytes with their XDR padding.
-func padded(n int) int { return n + xdr.Pad(n) }
-
 // place reads the end of a reply into the memory of its caller. If the caller gives up meanwhile,
 // the rest of the record is read to other memory.
 //
@@ -321,7 +318,7 @@ func (c *Client) place(r *rpc.Records, p *pending) error {
 	placing := p.placing
 	c.mu.Unlock()
 	if !placing { // the caller gave up before
-		_, err := r.Tail(make([]byte, padded(len(p.dst))))
+		_, err := r.Tail(make([]byte, xdr.Padded(len(p.dst))))
 		return err
 	}
 	n, err := r.Tail(p.dst)

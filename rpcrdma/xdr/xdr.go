@@ -28,6 +28,9 @@ var zeros [4]byte
 // Pad is the number of zero bytes that follow n bytes of opaque data.
 func Pad(n int) int { return -n & 3 }
 
+// Padded is n with its pad bytes.
+func Padded(n int) int { return n + Pad(n) }
+
 // Decoder reads XDR from segments. Its error is sticky: after the first error every method returns
 // zero values, and Err returns the error. Slices that it returns alias the segments. The zero
 // Decoder is an empty message.

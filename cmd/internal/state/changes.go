@@ -1,0 +1,97 @@
+package state
+
+import (
+	"slices"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+)
+
+// Exports returns the exports added at run time and the pseudo paths of those
+// removed. The slices are the caller's.
+func (s *Store) Exports() (added []config.Export, removed []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.cur.Exports), slices.Clone(s.cur.RemovedExports)
+}
+
+// PutExport remembers an export added or changed at run time. It replaces one
+// with the same pseudo path and forgets that it was ever removed.
+func (s *Store) PutExport(e config.Export) error {
+	return s.update(func(c *contents) {
+		c.RemovedExports = slices.DeleteFunc(c.RemovedExports, func(p string) bool { return p == e.Pseudo })
+		for i := range c.Exports {
+			if c.Exports[i].Pseudo == e.Pseudo {
+				c.Exports[i] = e
+				return
+			}
+		}
+		c.Exports = append(c.Exports, e)
+	})
+}
+
+// RemoveExport forgets a run-time export, and remembers the removal if the
+// configuration has one there too.
+func (s *Store) RemoveExport(pseudo string, configured bool) error {
+	return s.update(func(c *contents) {
+		c.Exports = slices.DeleteFunc(c.Exports, func(e config.Export) bool { return e.Pseudo == pseudo })
+		if configured && !slices.Contains(c.RemovedExports, pseudo) {
+			c.RemovedExports = append(c.RemovedExports, pseudo)
+		}
+	})
+}
+
+// Ports returns the ports added and removed at run time. The slices are the
+// caller's.
+func (s *Store) Ports() (added, removed []Port) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.cur.Ports), slices.Clone(s.cur.RemovedPorts)
+}
+
+// PutPort remembers a port added at run time; one that the configuration has
+// is only un-removed.
+func (s *Store) PutPort(p Port, configured bool) error {
+	return s.update(func(c *contents) {
+		move(&c.RemovedPorts, &c.Ports, p, !configured)
+	})
+}
+
+// RemovePort forgets a run-time port, and remembers the removal if the
+// configuration has it too.
+func (s *Store) RemovePort(p Port, configured bool) error {
+	return s.update(func(c *contents) {
+		move(&c.Ports, &c.RemovedPorts, p, configured)
+	})
+}
+
+// PKeys returns the partition keys added and removed at run time. The slices are the
+// caller's.
+func (s *Store) PKeys() (added, removed []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.cur.PKeys), slices.Clone(s.cur.RemovedPKeys)
+}
+
+// PutPKey remembers a partition key added at run time; one that the configuration has is
+// only un-removed.
+func (s *Store) PutPKey(key string, configured bool) error {
+	return s.update(func(c *contents) {
+		move(&c.RemovedPKeys, &c.PKeys, key, !configured)
+	})
+}
+
+// RemovePKey forgets a run-time partition key, and remembers the removal if the
+// configuration has it too.
+func (s *Store) RemovePKey(key string, configured bool) error {
+	return s.update(func(c *contents) {
+		move(&c.PKeys, &c.RemovedPKeys, key, configured)
+	})
+}
+
+// move takes x off one list, and puts it on the other if keep is true and it is not there yet.
+func move[T comparable](from, to *[]T, x T, keep bool) {
+	*from = slices.DeleteFunc(*from, func(o T) bool { return o == x })
+	if keep && !slices.Contains(*to, x) {
+		*to = append(*to, x)
+	}
+}

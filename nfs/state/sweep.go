@@ -1,0 +1,53 @@
+package state
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// sweep forgets clients that are of no more use: unconfirmed ones, and ones that
+// hold nothing, a lease after they were last heard of. If the table is full all the
+// same, those go that were silent for longer than the lease.
+func (s *Server) sweep(now time.Time) {
+	s.mu.Lock()
+	full := len(s.clients) >= s.cfg.Clients
+	if !full && !s.due(&s.swept, now) {
+		s.mu.Unlock()
+		return
+	}
+	s.sweepOf(now, func(c *Client) bool {
+		_, states := c.holdings()
+		return full || states == 0
+	})
+}
+
+// Sweep forgets clients that were not confirmed within their lease. It is for calling often: most
+// calls find that it is too soon for another look.
+func (s *Server) Sweep(now time.Time) {
+	if !s.due(&s.sweptNew, now) {
+		return
+	}
+	s.mu.Lock()
+	s.sweepOf(now, func(c *Client) bool { return !c.confirmed.Load() })
+}
+
+// due reports whether it is half a lease since last, and if it is, makes it now.
+func (s *Server) due(last *atomic.Int64, now time.Time) bool {
+	at, n := last.Load(), now.UnixNano()
+	return (at == 0 || n-at >= int64(s.cfg.Lease/2)) && last.CompareAndSwap(at, n)
+}
+
+// sweepOf removes those of the clients whose lease has run out. Call with mu held, which it gives
+// up.
+func (s *Server) sweepOf(now time.Time, useless func(c *Client) bool) {
+	var gone []*Client
+	for _, c := range s.clients {
+		if c.expired(now) && useless(c) {
+			gone = append(gone, c)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range gone {
+		s.give(c)
+	}
+}
