@@ -7,10 +7,11 @@ import (
 	"testing"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
 	"github.com/rstored/rstored/rdma/roce"
-	"golang.org/x/sys/unix"
 )
 
 // dropBehind makes a file's pages from off on leave memory, and reports whether they did.

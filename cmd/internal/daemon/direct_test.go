@@ -5,9 +5,10 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/blockstore/posixfs"
-	"golang.org/x/sys/unix"
 )
 
 // TestDirectSetting: the option of an export reaches its store.

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"slices"
 
+	"go.uber.org/zap"
+
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/exports"
 	"github.com/rstored/rstored/cmd/internal/upgrade"
-	"go.uber.org/zap"
 )
 
 // Reload reads the configuration again and applies what may change at run time:

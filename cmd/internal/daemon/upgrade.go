@@ -127,48 +127,6 @@ func millis(d time.Duration) float64 {
 	return float64(d.Round(10*time.Microsecond)) / float64(time.Millisecond)
 }
 
-// errReplaced is returned by a process after it has handed over to its successor.
-var errReplaced = errors.New("another process has taken over; ask that one")
-
-// mayChange locks mu for a change of exports or ports. It returns an error, without the lock, if a
-// new process serves or this one stops.
-func (d *Daemon) mayChange() error {
-	d.mu.Lock()
-	switch {
-	case d.handedOver:
-		d.mu.Unlock()
-		return errReplaced
-	case d.draining.Load():
-		d.mu.Unlock()
-		return errDraining
-	}
-	return nil
-}
-
-// errActing is returned while an administrator evicts a client or ends the grace period: an upgrade
-// must not interrupt that. The upgrade can be tried again.
-var errActing = errors.New("a client is being evicted, or the grace period ended")
-
-// mayAct prevents an upgrade until done is called. It returns errReplaced after the hand-over.
-func (d *Daemon) mayAct() (done func(), err error) {
-	d.acting.RLock()
-	if d.handedOver {
-		d.acting.RUnlock()
-		return nil, errReplaced
-	}
-	return d.acting.RUnlock, nil
-}
-
-// isReplaced reports whether a successor has taken over.
-func (d *Daemon) isReplaced() bool {
-	select {
-	case <-d.replaced:
-		return true
-	default:
-		return false
-	}
-}
-
 // errSuccessorFailed ends a process whose successor failed after the word go. What the successor
 // has done by then is unknown.
 var errSuccessorFailed = errors.New("the new process failed after it had taken over")

@@ -1,0 +1,172 @@
+package daemon
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rstored/rstored/blockstore/posixfs"
+	"github.com/rstored/rstored/cmd/internal/audit"
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/desired"
+	"github.com/rstored/rstored/cmd/internal/devices"
+	"github.com/rstored/rstored/cmd/internal/otlp"
+	"github.com/rstored/rstored/cmd/internal/ports"
+	"github.com/rstored/rstored/cmd/internal/reconcile"
+	"github.com/rstored/rstored/cmd/internal/service"
+	"github.com/rstored/rstored/cmd/internal/sockets"
+	"github.com/rstored/rstored/cmd/internal/state"
+	"github.com/rstored/rstored/cmd/internal/telemetry"
+	"github.com/rstored/rstored/cmd/internal/upgrade"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// start is Start. noUmask says that the umask of the process is 0. from is the old process of an
+// upgrade, or nil; with it this process serves after the old one has sent go. If start then fails,
+// it releases nothing: the process must exit, and the old one continues.
+func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool,
+	from *upgrade.Predecessor, opener *devices.Opener,
+) (_ *Daemon, err error) {
+	d := &Daemon{
+		log: log, started: time.Now(),
+		failed:  make(chan error, 1),
+		manager: telemetry.NewNotifier(),
+		times:   upgrade.DefaultTimes,
+	}
+	d.replaced = make(chan struct{})
+	d.cfg.Store(cfg)
+	if d.exe, err = upgrade.Executable(); err != nil {
+		return nil, err
+	}
+	var store sockets.Store
+	if d.manager.Stores() {
+		store = d.manager
+	}
+	if d.sockets, err = sockets.Inherit(store, log.Library("sockets"), from); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil && from == nil {
+			d.release()
+		}
+	}()
+	if d.state, err = state.Restore(cfg.StateDir, from); err != nil {
+		return nil, err
+	}
+	if d.audit, err = audit.Open(cfg.Audit, log.Always); err != nil {
+		return nil, &cli.ConfigError{Err: err}
+	}
+	d.monitor.pprof.Store(cfg.OpsPprof)
+	d.tls = &ports.TLS{Audit: d.audit, Counters: &d.counters, Log: log}
+	if err := d.tls.Apply(cfg); err != nil {
+		return nil, &cli.ConfigError{Err: err}
+	}
+	access, err := control.NewAccess(cfg.ControlGroup)
+	if err != nil {
+		return nil, &cli.ConfigError{Err: err}
+	}
+	// The control socket is taken first: a second daemon finds out before it
+	// has touched anything.
+	sock, err := listenControl(cfg.Control, access, from)
+	if err != nil {
+		return nil, err
+	}
+	d.listener = sock
+	d.control = control.NewServer(d, access, log.Library("control"), d.auditAction)
+	if err := d.makeRooms(load, opener, noUmask, from); err != nil {
+		return nil, err
+	}
+	if err := d.applyOTLP(cfg); err != nil {
+		return nil, &cli.ConfigError{Err: err}
+	}
+	d.mu.Lock()
+	err = errors.Join(d.ApplyExports(true), d.ApplyPorts(true))
+	d.mu.Unlock()
+	if err != nil {
+		if from == nil {
+			_ = sock.Close()
+		}
+		return nil, err
+	}
+	if from != nil {
+		d.mu.Lock()
+		err := d.Restore()
+		d.mu.Unlock()
+		if err == nil {
+			err = from.Commit()
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	d.ports.Started()
+	d.mu.Lock()
+	d.mounts = desired.WatchMounts(d.mountsChanged)
+	d.mu.Unlock()
+	d.devices.LogProviders()
+	for _, s := range d.sockets.Sweep() {
+		d.log.Info("an inherited socket that no port asks for is closed", zap.String("socket", s))
+	}
+	go func() {
+		if err := d.control.Serve(sock); err != nil {
+			d.failed <- err
+		}
+	}()
+	d.log.Info("rstored is running", zap.String("version", cli.ReadBuild().String()),
+		zap.String("control", cfg.Control), zap.String("state_dir", cfg.StateDir), zap.String("config", cfg.File))
+	d.audit.Record("start", zap.String("version", cli.ReadBuild().String()), zap.Int("pid", os.Getpid()))
+	d.monitor.start(d)
+	d.logAdvice()
+	d.logWarnings(cfg, d.Exports())
+	if from != nil {
+		for _, name := range from.Left() {
+			log.Info("a part of the handover is unknown to this version, and ignored", zap.String("part", name))
+		}
+		if err := from.Done(); err != nil {
+			log.Warn("the old process cannot be told", zap.Error(err))
+		}
+	}
+	return d, nil
+}
+
+// makeRooms makes the service, the devices and the ports. They do not serve yet.
+func (d *Daemon) makeRooms(load func() (*config.Config, error), opener *devices.Opener, noUmask bool,
+	from *upgrade.Predecessor,
+) (err error) {
+	cfg, fds := d.cfg.Load(), posixfs.Descriptors()
+	d.Service, err = service.New(service.Config{
+		Settings: d.cfg.Load, State: d.state, Files: posixfs.NewFiles(fds), NoUmask: noUmask, Log: d.log,
+		Audit: d.audit.Slog(), MayAct: d.mayAct, From: from,
+		Callers: func() map[rpc.Peer]rpc.Caller { return d.ports.Callers() },
+	})
+	if err != nil {
+		return err
+	}
+	d.failures.Programs, d.failures.Refused = d.Programs, d.refused
+	d.otlp = otlp.New(otlp.Config{Recorder: d.Recorder, Version: cli.ReadBuild().Version, Log: d.log.Library("otlp")})
+	d.devices = devices.New(devices.Config{
+		Opener: opener, Settings: d.cfg.Load, State: d.state, Sockets: d.sockets, Failures: &d.failures,
+		Counters: &d.counters, Log: d.log, From: from,
+	})
+	d.ports = ports.New(ports.Config{
+		Settings: d.cfg.Load, State: d.state, Sockets: d.sockets, Devices: d.devices, Counters: &d.counters,
+		Limiter: rpc.NewConnLimiter(rpc.ConnLimits{
+			Clients: cfg.MaxClients, PerClient: cfg.MaxClientConnections, Descriptors: fds / connectionShare,
+		}),
+		TLS: d.tls, Audit: d.audit, Log: d.log, From: from,
+		RPC: d.RPC, Control: d.control, Programs: d.Programs, Ops: d.serveOps,
+	})
+	d.Reconciler = reconcile.New(reconcile.Config{
+		Settings: d.cfg.Load, Load: load, State: d.state, Service: d.Service, Ports: d.ports, Log: d.log,
+		Clients: d.Clients, Mu: &d.mu, MayChange: d.mayChange,
+	})
+	return nil
+}
+
+// connectionShare is the part of the file descriptors that is for connections: 1/connectionShare.
+// posixfs.Files takes less than three quarters.
+const connectionShare = 4
