@@ -38,6 +38,10 @@ const (
 	// QPCaps.MaxInline bytes. The buffers are the caller's again when PostSend returns, and need
 	// not be registered. A device may refuse it with ErrUnsupported for a SEND with invalidate.
 	Inline
+	// DelayAck says that the completion of a SEND or RDMA WRITE is not urgent. A device in user
+	// space then requests an acknowledgement only for one of several such messages, or some
+	// milliseconds after the last of them. Other devices ignore the flag.
+	DelayAck
 )
 
 // SGE is one element of a gather or scatter list: Buf must lie wholly inside of the memory region

@@ -136,6 +136,9 @@ func (c *Client) send(x *exchange) {
 func (c *Client) postMessage(i int, b []byte) error {
 	c.sge[0] = rdma.SGE{Buf: b, LKey: c.mr.LKey()}
 	c.wr[0] = rdma.SendWR{ID: workID(idSend, i), Op: rdma.OpSend, Flags: rdma.Signaled, SGL: c.sge[:]}
+	if 2*len(c.sendFree) >= len(c.sends) {
+		c.wr[0].Flags |= rdma.DelayAck
+	}
 	if c.win != nil {
 		return c.win.post(i, c.wr[0])
 	}

@@ -283,8 +283,12 @@ func (s *slot) send(b []byte, invalidate bool, key uint32) {
 	}
 	c.sges = append(c.sges, rdma.SGE{Buf: b, LKey: c.l.pool.lkey})
 	last := len(c.sges)
+	flags := rdma.Signaled
+	if c.repliesInFlight < min(c.slack(), c.grant/4) && s.small() {
+		flags |= rdma.DelayAck
+	}
 	c.wrs = append(c.wrs, rdma.SendWR{
-		ID: workID(idSend, s.index), Op: op, Flags: rdma.Signaled, SGL: c.sges[last-1 : last : last], InvRKey: key,
+		ID: workID(idSend, s.index), Op: op, Flags: flags, SGL: c.sges[last-1 : last : last], InvRKey: key,
 	})
 	if c.replies.head != nil || !c.mayReply(len(c.wrs)) {
 		if len(c.wrs) > c.sqFree {
@@ -295,6 +299,13 @@ func (s *slot) send(b []byte, invalidate bool, key uint32) {
 		return
 	}
 	s.postReply(c.wrs)
+}
+
+// small reports whether the SEND of the reply releases nothing but the buffer of the slot. Its
+// completion is not urgent while enough receives are posted (slack) and the slots in use do not make
+// the grant larger (arrived).
+func (s *slot) small() bool {
+	return len(s.room)+len(s.extra)+len(s.mrs)+len(s.loans)+len(s.readMem) == 0
 }
 
 // saveReply copies the list from the connection's scratch to the slot until it can be posted.

@@ -92,7 +92,7 @@ func (t *throttle) served(deferred bool) {
 	switch {
 	case !deferred:
 		t.cap = min(t.cap+1, t.c.l.cfg.Credits)
-	case t.c.active > 1:
+	case t.c.active-t.c.repliesInFlight > 1:
 		t.lower()
 	}
 }

@@ -135,6 +135,7 @@ func (q *QP) progress(now rdma.Time) {
 		r.expireAt = 0
 	} else {
 		r.arm(now)
+		q.hurry(now)
 	}
 }
 
@@ -190,6 +191,10 @@ func (q *QP) Expire(now rdma.Time) {
 	if r.una == r.next {
 		return
 	}
+	if r.unsolicited() {
+		q.solicit(now)
+		return
+	}
 	q.n.AckTimeouts++
 	r.rto = min(2*r.rto, max(r.ceiling, rtoInitial))
 	if !q.retry(now) {
@@ -202,6 +207,32 @@ func (q *QP) Expire(now rdma.Time) {
 	r.window.timedOut()
 	r.asking.timedOut()
 	r.arm(now)
+}
+
+// unsolicited reports whether packets are in flight and none of them has requested an
+// acknowledgement. There is no READ or atomic among them: these always do.
+func (r *requester) unsolicited() bool {
+	return r.psn == r.next && r.una != r.next && !r.asked.After(r.una)
+}
+
+// solicit sends the last packet again, with AckReq. The responder has it and acknowledges it as a
+// duplicate, or answers with a NAK for what was lost before it (compare RFC 8985 section 7).
+func (q *QP) solicit(now rdma.Time) {
+	r := &q.req
+	q.n.TxSolicits++
+	q.seek(r.next.Add(-1))
+	r.soliciting = true
+	r.arm(now)
+}
+
+// hurry ends the delay of acknowledgements if something waits for them: a local request at the
+// cursor, or the transition to SQD.
+func (q *QP) hurry(now rdma.Time) {
+	r := &q.req
+	if r.unsolicited() && r.expireAt != 0 &&
+		(q.state == rdma.StateSQD || r.cur < q.sq.Len() && q.sq.At(r.cur).local()) {
+		r.expireAt = now
+	}
 }
 
 // retry uses one retry, or fails the oldest request with RetryExcErr if there is none left (IBTA

@@ -213,6 +213,8 @@ func (q *QP) Modify(now rdma.Time, a rdma.QPAttr) error {
 			q.attr.Access = a.Access
 		}
 	case a.State == rdma.StateSQD && q.state == rdma.StateRTS:
+		q.state = a.State
+		q.hurry(now)
 	default:
 		return fmt.Errorf("%w: %v to %v", rdma.ErrBadTransition, q.state, a.State)
 	}

@@ -31,7 +31,9 @@ func (q *QP) duplicate(now rdma.Time, p *wire.Packet) {
 	r := &q.resp
 	if p.Op.Is(wire.ClassSend) || p.Op.Is(wire.ClassWrite) {
 		r.ackDue = true
-		q.repeated(now)
+		if p.PSN.Before(r.acked) {
+			q.repeated(now)
+		}
 		return
 	}
 	if r.remind.on {
