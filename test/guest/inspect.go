@@ -2,7 +2,6 @@ package guest
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"os"
