@@ -188,7 +188,8 @@ func TestFirstApplyIsRolledBack(t *testing.T) {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	r.want("after the file", "/a ro", "/c")
-	if again, err := r.Apply(control.Apply{File: r.file("a(ro)", "c(rw)")}, control.Peer{}); err != nil || again.Number != 0 {
+	again, err := r.Apply(control.Apply{File: r.file("a(ro)", "c(rw)")}, control.Peer{})
+	if err != nil || again.Number != 0 {
 		t.Errorf("the same file once more: %+v, %v", again, err)
 	}
 	r.stop()
@@ -283,7 +284,10 @@ func TestApplyRefused(t *testing.T) {
 	}{
 		{"a directory that is not there", control.Apply{File: r.file("a(rw)", "nothing(rw)")}, "no such file"},
 		{"another state", control.Apply{File: r.file("a(rw)"), State: "0"}, control.ErrChanged.Error()},
-		{"a comment without end", control.Apply{File: r.file("a(rw)"), Comment: strings.Repeat("x", CommentMax+1)}, "comment"},
+		{
+			"a comment that is too long",
+			control.Apply{File: r.file("a(rw)"), Comment: strings.Repeat("x", CommentMax+1)}, "comment",
+		},
 		{"no document", control.Apply{File: control.File{Syntax: config.SyntaxYAML, Text: "exports: 7"}}, "exports"},
 	} {
 		if _, err := r.Apply(tc.a, control.Peer{}); err == nil || !strings.Contains(err.Error(), tc.want) {
