@@ -8,7 +8,7 @@ type Counters struct {
 	TxPackets, RxPackets  uint64
 	TxRetransmits         uint64 // request packets sent again
 	ReadReissues          uint64 // READ requests sent again for what is missing
-	TxSolicits            uint64 // request packets sent again to request an ACK that was delayed
+	TxTailProbes          uint64 // request packets sent again to request an ACK that was delayed
 	AckTimeouts           uint64
 	RetryExceeded         uint64
 	RNRRetryExceeded      uint64

@@ -135,7 +135,7 @@ func (q *QP) progress(now rdma.Time) {
 		r.expireAt = 0
 	} else {
 		r.arm(now)
-		q.hurry(now)
+		q.endAckDelay(now)
 	}
 }
 
@@ -191,8 +191,8 @@ func (q *QP) Expire(now rdma.Time) {
 	if r.una == r.next {
 		return
 	}
-	if r.unsolicited() {
-		q.solicit(now)
+	if r.ackDelayed() {
+		q.probeTail(now)
 		return
 	}
 	q.n.AckTimeouts++
@@ -209,27 +209,27 @@ func (q *QP) Expire(now rdma.Time) {
 	r.arm(now)
 }
 
-// unsolicited reports whether packets are in flight and none of them has requested an
+// ackDelayed reports whether packets are in flight and none of them has requested an
 // acknowledgement. There is no READ or atomic among them: these always do.
-func (r *requester) unsolicited() bool {
-	return r.psn == r.next && r.una != r.next && !r.asked.After(r.una)
+func (r *requester) ackDelayed() bool {
+	return r.psn == r.next && r.una != r.next && !r.ackReqEnd.After(r.una)
 }
 
-// solicit sends the last packet again, with AckReq. The responder has it and acknowledges it as a
+// probeTail sends the last packet again, with AckReq. The responder has it and acknowledges it as a
 // duplicate, or answers with a NAK for what was lost before it (compare RFC 8985 section 7).
-func (q *QP) solicit(now rdma.Time) {
+func (q *QP) probeTail(now rdma.Time) {
 	r := &q.req
-	q.n.TxSolicits++
+	q.n.TxTailProbes++
 	q.seek(r.next.Add(-1))
-	r.soliciting = true
+	r.tailProbe = true
 	r.arm(now)
 }
 
-// hurry ends the delay of acknowledgements if something waits for them: a local request at the
+// endAckDelay ends the delay of acknowledgements if something waits for them: a local request at the
 // cursor, or the transition to SQD.
-func (q *QP) hurry(now rdma.Time) {
+func (q *QP) endAckDelay(now rdma.Time) {
 	r := &q.req
-	if r.unsolicited() && r.expireAt != 0 &&
+	if r.ackDelayed() && r.expireAt != 0 &&
 		(q.state == rdma.StateSQD || r.cur < q.sq.Len() && q.sq.At(r.cur).local()) {
 		r.expireAt = now
 	}

@@ -42,11 +42,11 @@ func settle(p *pair, s *side) {
 	p.poll(p.s[1])
 }
 
-// TestDelayAck: one of lazyMax+1 messages requests an acknowledgement, and its ACK completes all.
+// TestDelayAck: one of delayedMax+1 messages requests an acknowledgement, and its ACK completes all.
 func TestDelayAck(t *testing.T) {
 	p, s := measured(t)
 	asked := 0
-	for i := range 3 * (lazyMax + 1) {
+	for i := range 3 * (delayedMax + 1) {
 		p.post(0, delayed(uint64(i), s))
 		for _, k := range say(p, s.q) {
 			if k.AckReq {
@@ -59,17 +59,17 @@ func TestDelayAck(t *testing.T) {
 		}
 	}
 	p.poll(s)
-	if asked != 3 || len(s.sent) != 3*(lazyMax+1) || s.q.Deadline() != 0 {
+	if asked != 3 || len(s.sent) != 3*(delayedMax+1) || s.q.Deadline() != 0 {
 		t.Errorf("%d requests, %d completions", asked, len(s.sent))
 	}
-	if n := s.q.Counters(); n.TxSolicits+n.TxRetransmits+n.AckTimeouts != 0 || p.s[1].q.Counters().TxPackets != 4 {
+	if n := s.q.Counters(); n.TxTailProbes+n.TxRetransmits+n.AckTimeouts != 0 || p.s[1].q.Counters().TxPackets != 4 {
 		t.Errorf("%+v", n)
 	}
 }
 
-// TestSolicit: after a silence the last message is sent again for its ACK. This is no loss: no
+// TestTailProbe: after a silence the last message is sent again for its ACK. This is no loss: no
 // timeout, no smaller window, no repeated ACKs of the responder.
-func TestSolicit(t *testing.T) {
+func TestTailProbe(t *testing.T) {
 	p, s := measured(t)
 	for i := range 3 {
 		p.post(0, delayed(uint64(i), s))
@@ -77,7 +77,7 @@ func TestSolicit(t *testing.T) {
 	size := s.q.req.window.size
 	settle(p, s)
 	n, peer := s.q.Counters(), p.s[1].q.Counters()
-	if len(s.sent) != 3 || n.TxSolicits != 1 || n.TxRetransmits+n.AckTimeouts != 0 || s.q.req.window.size < size {
+	if len(s.sent) != 3 || n.TxTailProbes != 1 || n.TxRetransmits+n.AckTimeouts != 0 || s.q.req.window.size < size {
 		t.Errorf("%d completions, window %d of %d, %+v", len(s.sent), s.q.req.window.size, size, n)
 	}
 	if peer.RxDuplicate != 1 || peer.TxPackets != 2 || len(p.s[1].got) != 4 {
@@ -85,9 +85,9 @@ func TestSolicit(t *testing.T) {
 	}
 }
 
-// TestSolicitLoss: what is lost while ACKs are delayed is found, whichever packets those are.
-func TestSolicitLoss(t *testing.T) {
-	for lost := range 1 << 4 { // of three messages, and of the solicitation
+// TestTailProbeLoss: what is lost while ACKs are delayed is found, whichever packets those are.
+func TestTailProbeLoss(t *testing.T) {
+	for lost := range 1 << 4 { // of three messages, and of the tail probe
 		t.Run(fmt.Sprintf("%04b", lost), func(t *testing.T) {
 			p, s := measured(t)
 			for i := range 3 {
@@ -144,8 +144,8 @@ func TestNoDelay(t *testing.T) {
 	}
 }
 
-// TestHurry: a local request and the transition to SQD end the delay.
-func TestHurry(t *testing.T) {
+// TestEndAckDelay: a local request and the transition to SQD end the delay.
+func TestEndAckDelay(t *testing.T) {
 	for name, do := range map[string]func(p *pair, s *side){
 		"local request": func(p *pair, s *side) {
 			s.mem[0x2200] = &region{buf: make([]byte, 8), va: pairVA, access: rdma.RemoteRead}
@@ -183,9 +183,9 @@ func TestHurry(t *testing.T) {
 	}
 }
 
-// TestHurryBehind: a local request does not wait for the timer either if the last acknowledgement
+// TestEndAckDelayBehind: a local request does not wait for the timer either if the last acknowledgement
 // that was requested is not for the last message.
-func TestHurryBehind(t *testing.T) {
+func TestEndAckDelayBehind(t *testing.T) {
 	p, s := measured(t)
 	urgent := delayed(1, s)
 	urgent.Flags = rdma.Signaled

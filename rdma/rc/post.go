@@ -50,7 +50,7 @@ func (q *QP) PostSend(now rdma.Time, wrs []rdma.SendWR) error {
 	if q.state == rdma.StateErr {
 		q.flush()
 	}
-	q.hurry(now)
+	q.endAckDelay(now)
 	return nil
 }
 

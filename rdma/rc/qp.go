@@ -214,7 +214,7 @@ func (q *QP) Modify(now rdma.Time, a rdma.QPAttr) error {
 		}
 	case a.State == rdma.StateSQD && q.state == rdma.StateRTS:
 		q.state = a.State
-		q.hurry(now)
+		q.endAckDelay(now)
 	default:
 		return fmt.Errorf("%w: %v to %v", rdma.ErrBadTransition, q.state, a.State)
 	}

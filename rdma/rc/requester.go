@@ -11,8 +11,8 @@ import (
 // message then shows before its end.
 const ackInterval = 32
 
-// lazyMax is the number of messages between two with AckReq, if their completions are not urgent.
-const lazyMax = 15
+// delayedMax is the number of messages between two with AckReq, if their completions are not urgent.
+const delayedMax = 15
 
 // requester is the sending half: a cursor over the send queue.
 //
@@ -29,13 +29,13 @@ type requester struct {
 
 	full wire.PSN // first packet that filled the path MTU; valid with Summary.FullSent
 
-	// asked follows the last packet that was sent with AckReq. The peer does not acknowledge the
-	// packets between asked and next by itself, see solicit.
-	asked   wire.PSN
-	unasked int // packets since the last one with AckReq
-	lazy    int // messages since then
-	// soliciting: the packet at the cursor is sent again only to request an acknowledgement.
-	soliciting bool
+	// ackReqEnd follows the last packet that was sent with AckReq. The peer does not acknowledge the
+	// packets between ackReqEnd and next by itself, see probeTail.
+	ackReqEnd   wire.PSN
+	sinceAckReq int // packets since the last one with AckReq
+	delayed     int // messages since then
+	// tailProbe: the packet at the cursor is sent again only to request an acknowledgement.
+	tailProbe bool
 	// reads counts the READ requests and atomics between una and psn, readPSNs the PSNs of their
 	// responses.
 	reads    int
@@ -50,7 +50,7 @@ type requester struct {
 // start initializes the requester for the transition to RTS: most packets in flight, and ask
 // packets of READ responses.
 func (r *requester) start(now rdma.Time, psn wire.PSN, ackTimeout rdma.Time, most, ask int, fixed bool) {
-	*r = requester{psn: psn, una: psn, next: psn, asked: psn}
+	*r = requester{psn: psn, una: psn, next: psn, ackReqEnd: psn}
 	r.window.start(most, fixed)
 	r.asking.start(ask, fixed)
 	r.timers.start(now, ackTimeout)
@@ -59,7 +59,7 @@ func (r *requester) start(now rdma.Time, psn wire.PSN, ackTimeout rdma.Time, mos
 // reset deletes all requests. It does not change the next PSN: a late response to an old request
 // is then recognized as stale.
 func (r *requester) reset() {
-	*r = requester{psn: r.next, una: r.next, next: r.next, asked: r.next}
+	*r = requester{psn: r.next, una: r.next, next: r.next, ackReqEnd: r.next}
 }
 
 // inFlight is the number of packets sent and not acknowledged. READs do not count: the peer sends
@@ -84,7 +84,7 @@ func (q *QP) canSend(now rdma.Time) bool {
 	case e.reads():
 		return r.reads < int(q.attr.MaxRdAtomic) && (r.reads == 0 || q.roomToAsk(e))
 	}
-	return (r.soliciting || r.inFlight() < r.window.packets()) && !r.paced(now)
+	return (r.tailProbe || r.inFlight() < r.window.packets()) && !r.paced(now)
 }
 
 // transmitRequests sends request packets from the cursor on.
@@ -102,7 +102,7 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 			return
 		}
 		again := r.psn.Before(r.next)
-		if again && !r.soliciting {
+		if again && !r.tailProbe {
 			q.n.TxRetransmits++
 		}
 		switch {
@@ -235,12 +235,12 @@ func (q *QP) sent(now rdma.Time, last wire.PSN) {
 	if !r.psn.Before(r.next) && r.rttAt == 0 && q.pkt.AckReq {
 		r.rttAt, r.rttPSN = now, r.psn
 	}
-	r.psn, r.soliciting = last.Add(1), false
-	if r.expireAt == 0 || r.unsolicited() {
+	r.psn, r.tailProbe = last.Add(1), false
+	if r.expireAt == 0 || r.ackDelayed() {
 		r.arm(now)
 	}
-	if q.pkt.AckReq && r.psn.After(r.asked) {
-		r.asked = r.psn
+	if q.pkt.AckReq && r.psn.After(r.ackReqEnd) {
+		r.ackReqEnd = r.psn
 	}
 	if r.psn.After(r.next) {
 		r.next = r.psn
@@ -259,7 +259,7 @@ func (q *QP) sent(now rdma.Time, last wire.PSN) {
 //   - the round-trip time is known.
 func (q *QP) delays(e *sqe) bool {
 	r := &q.req
-	return (e.wr.Flags&rdma.Signaled == 0 || e.wr.Flags&rdma.DelayAck != 0) && r.lazy < lazyMax && r.srtt != 0 &&
+	return (e.wr.Flags&rdma.Signaled == 0 || e.wr.Flags&rdma.DelayAck != 0) && r.delayed < delayedMax && r.srtt != 0 &&
 		q.state == rdma.StateRTS && 2*q.sq.Len() <= q.cfg.Caps.MaxSendWR &&
 		(r.cur+1 == q.sq.Len() || !q.sq.At(r.cur+1).local())
 }
@@ -300,14 +300,14 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) int {
 		table, write = &wrImm, true
 	}
 	p := q.packet(table[pos], r.psn)
-	r.unasked++
+	r.sinceAckReq++
 	// AckReq at the end of a message unless its ACK may be delayed, four times per window, and in
 	// the last packet that the window allows: nothing else could be sent until an ACK arrives.
 	interval := min(ackInterval, max(1, r.window.packets()/4))
-	if last && (again || !q.delays(e)) || r.unasked >= interval || r.inFlight()+1 >= r.window.packets() || r.probing {
-		p.AckReq, r.unasked, r.lazy = true, 0, 0
+	if last && (again || !q.delays(e)) || r.sinceAckReq >= interval || r.inFlight()+1 >= r.window.packets() || r.probing {
+		p.AckReq, r.sinceAckReq, r.delayed = true, 0, 0
 	} else if last {
-		r.lazy++
+		r.delayed++
 	}
 	p.Solicited = last && e.wr.Flags&rdma.Solicited != 0 && e.wr.Op != rdma.OpWrite
 	p.Imm, p.InvRKey = e.wr.Imm, e.wr.InvRKey
@@ -340,7 +340,7 @@ func (q *QP) fills(n int) {
 // then.
 func (q *QP) seek(psn wire.PSN) {
 	r := &q.req
-	r.psn, r.reads, r.readPSNs, r.soliciting = psn, 0, 0, false
+	r.psn, r.reads, r.readPSNs, r.tailProbe = psn, 0, 0, false
 	for r.cur = 0; r.cur < q.sq.Len(); r.cur++ {
 		if e := q.sq.At(r.cur); !e.started || !e.last().Before(psn) {
 			return
