@@ -79,6 +79,7 @@ func TestExitCodes(t *testing.T) {
 	}
 	good := file("good.yaml", fmt.Sprintf("exports: [{path: %q}]\nlog_level: debug\n", dir))
 	bad := file("bad.yaml", "log_level: loud\n")
+	noCert := file("cert.yaml", fmt.Sprintf("tls: {certificate: %s/none.pem, key: %s/none.pem}\n", dir, dir))
 	for _, tc := range []struct {
 		args []string
 		code int
@@ -94,6 +95,12 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"config", "validate", "--config", good}, 0, "good"},
 		{[]string{"config", "validate", "--config", bad}, 78, "loud"},
 		{[]string{"config", "validate", "--export", "/nonexistent"}, 78, "nonexistent"},
+		{[]string{"config", "validate", "--config", good, "--audit", "file " + dir + "/log/audit.log"}, 0, "good"},
+		{[]string{"config", "validate", "--config", good, "--audit", "file " + dir + "/a/b/audit.log"}, 78, "audit: "},
+		{[]string{"config", "validate", "--config", good, "--state-dir", bad}, 78, "state_dir: "},
+		{[]string{"config", "validate", "--config", good, "--control", bad + "/c"}, 78, "control: "},
+		{[]string{"config", "validate", "--config", good, "--control-group", "nosuchgroup"}, 78, "control_group: "},
+		{[]string{"config", "validate", "--config", noCert}, 78, dir + "/none.pem"},
 		{[]string{"config", "dump", "--config", good, "--log-level", "error"}, 0, "log_level: error"},
 		{[]string{"config", "default"}, 0, ":20049"},
 		{[]string{"version"}, 0, "rstored "},

@@ -7,14 +7,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/cmd/internal/config"
 )
@@ -52,8 +55,33 @@ type entry struct {
 	flush  chan struct{} // closed when everything before it is written
 }
 
-// Open opens the audit log that the setting names (see config.ParseAudit). Its logger must write at
-// any level.
+// Check reports whether Open can open the audit log that the setting names. It creates nothing.
+func Check(setting string) error {
+	path, err := config.ParseAudit(setting)
+	if err != nil || path == "" {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err == nil {
+		return f.Close()
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	dir := filepath.Dir(path)
+	if st, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		dir = filepath.Dir(dir) // Open creates one directory
+	} else if err == nil && !st.IsDir() {
+		return fmt.Errorf("%s is not a directory", dir)
+	}
+	if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+		return fmt.Errorf("%s cannot be created: directory %s: %w", path, dir, err)
+	}
+	return nil
+}
+
+// Open opens the audit log that the setting names (see config.ParseAudit). It creates the file, and
+// the last directory of its path. Its logger must write at any level.
 func Open(setting string, log *zap.Logger) (*Log, error) {
 	path, err := config.ParseAudit(setting)
 	if err != nil {
@@ -65,6 +93,9 @@ func Open(setting string, log *zap.Logger) (*Log, error) {
 	}
 	switch {
 	case path != "":
+		if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, fmt.Errorf("audit log: %w", err)
+		}
 		if l.file, err = openFile(path); err != nil {
 			return nil, fmt.Errorf("audit log: %w", err)
 		}

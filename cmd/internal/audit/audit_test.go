@@ -120,3 +120,33 @@ func TestOff(t *testing.T) {
 		t.Error("a file that cannot be made was opened")
 	}
 }
+
+// TestCheck: Check says of every path what Open then does, and creates nothing. Open creates one
+// directory, as /var/log/rstored.
+func TestCheck(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, good := range map[string]bool{
+		"file": true, "new": true, "rstored/audit.log": true, "a/b/audit.log": false, "file/audit.log": false, ".": false,
+	} {
+		path := filepath.Join(dir, name)
+		_, before := os.Stat(path)
+		err := Check("file " + path)
+		if (err == nil) != good {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, after := os.Stat(path); (after == nil) != (before == nil) {
+			t.Errorf("%s: Check has made it", name)
+		}
+		l, err := Open("file "+path, zap.NewNop())
+		if (err == nil) != good {
+			t.Errorf("%s: Check and Open disagree: %v", name, err)
+		}
+		_ = l.Close()
+	}
+	if err := Check("off"); err != nil {
+		t.Error(err)
+	}
+}

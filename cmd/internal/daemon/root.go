@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -82,17 +83,18 @@ func configCommand(g *cli.Globals) *cobra.Command {
 	c.AddCommand(
 		&cobra.Command{
 			Use:   "validate",
-			Short: "Check the configuration: exit code 0 if it is good, 78 if not",
+			Short: "Check the configuration, and what a start opens: exit code 0 if it is good, 78 if not",
 			Args:  cli.Args(cobra.NoArgs),
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				cfg, err := config.Load(cmd.Flags())
 				if err != nil {
 					return &cli.ConfigError{Err: err}
 				}
-				if err := checkExports(cfg); err != nil {
+				unknown, err := check(cfg)
+				if err := errors.Join(err, checkExports(cfg)); err != nil {
 					return err
 				}
-				for _, w := range cfg.Advice() {
+				for _, w := range append(cfg.Advice(), unknown...) {
 					fmt.Fprintln(g.Err, "warning:", w)
 				}
 				fmt.Fprintln(g.Out, "the configuration is good")

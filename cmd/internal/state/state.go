@@ -122,6 +122,15 @@ func Open(dir string) (*Store, error) {
 	return s, nil
 }
 
+// Check reports whether Open could read the state of a directory, which need not exist yet. It
+// changes nothing, and does not lock the directory.
+func Check(dir string) error {
+	if st, err := os.Stat(dir); err == nil && !st.IsDir() {
+		return fmt.Errorf("%s is not a directory", dir)
+	}
+	return (&Store{dir: dir}).read()
+}
+
 // load reads the state of a directory whose lock is held.
 func load(dir string, lock *os.File) (*Store, error) {
 	s := &Store{dir: dir, lock: lock}
