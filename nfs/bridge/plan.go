@@ -46,6 +46,12 @@ func planOf(c *rpc.Call) (*plan, bool) {
 		}
 		return p.whole(c)
 	}
+	if c.Prog == nfs3.ACLProgram {
+		if c.Proc == nfs3.ProcGetACL {
+			p.resMax = nfs3.ACLResMax
+		}
+		return p.whole(c)
+	}
 	if c.Vers == nfs4.Version {
 		if c.Proc == nfs4.ProcCompound {
 			return p.compound(c)

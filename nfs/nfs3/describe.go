@@ -63,6 +63,20 @@ func DescribeMount(proc uint32, d xdr.Decoder) string {
 	return ended(&b, &d)
 }
 
+// DescribeACL is Describe for a procedure of NFSACL.
+func DescribeACL(proc uint32, d xdr.Decoder) string {
+	var b strings.Builder
+	if proc == ProcGetACL || proc == ProcSetACL {
+		fmt.Fprintf(&b, " fh=%#08x", nfs.HandleSum(DecodeHandle(&d)))
+		fmt.Fprintf(&b, " mask=%#x", d.Uint32())
+	}
+	if proc == ProcSetACL {
+		fmt.Fprintf(&b, " access=%d", DecodeACL(&d).Count)
+		fmt.Fprintf(&b, " default=%d", DecodeACL(&d).Count)
+	}
+	return ended(&b, &d)
+}
+
 func ended(b *strings.Builder, d *xdr.Decoder) string {
 	if d.Err() != nil {
 		b.WriteString(" (not decoded further)")

@@ -34,5 +34,6 @@ func FuzzDescribe(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, proc uint32, b []byte) {
 		Describe(proc, xdr.NewDecoder(b))
 		DescribeMount(proc, xdr.NewDecoder(b))
+		DescribeACL(proc, xdr.NewDecoder(b))
 	})
 }

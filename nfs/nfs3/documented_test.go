@@ -16,7 +16,9 @@ func TestDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sections := map[uint32]string{Program: "NFS version 3", MountProgram: "MOUNT version 3"}
+	sections := map[uint32]string{
+		Program: "NFS version 3", MountProgram: "MOUNT version 3", ACLProgram: "NFSACL version 3",
+	}
 	for _, p := range Programs(nfs.Config{}) {
 		_, section, _ := strings.Cut(string(page), "\n## "+sections[p.Prog]+"\n")
 		section, _, _ = strings.Cut(section, "\n## ")

@@ -80,7 +80,7 @@ var procs = [numProcs]struct {
 	ProcCommit:      {"COMMIT", false, commit},
 }
 
-// Programs returns the tables of NFS version 3 and MOUNT version 3.
+// Programs returns the tables of NFS version 3, MOUNT version 3 and NFSACL version 3.
 func Programs(cfg nfs.Config) []rpc.Program {
 	cfg.SetDefaults()
 	s := &server{Config: cfg, inlineWrite: inlineWrite(runtime.GOMAXPROCS(0))}
@@ -97,6 +97,7 @@ func Programs(cfg nfs.Config) []rpc.Program {
 	return []rpc.Program{
 		{Name: "nfs3", Prog: Program, Vers: Version, Procs: table},
 		{Name: "mount3", Prog: MountProgram, Vers: MountVersion, Procs: s.mountProcs()},
+		{Name: "nfsacl", Prog: ACLProgram, Vers: ACLVersion, Procs: s.aclTable()},
 	}
 }
 

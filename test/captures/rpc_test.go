@@ -121,7 +121,8 @@ func (w *walk) wholeReply(m *half) ([]byte, bool) {
 }
 
 var programs = map[uint32]string{
-	nfs3.MountProgram: "MOUNT", 100000: "portmap", 100021: "NLM", 100024: "NSM", 100227: "NFSACL",
+	nfs3.MountProgram: "MOUNT", 100000: "portmap", 100021: "NLM", 100024: "NSM",
+	nfs3.ACLProgram: "NFSACL",
 }
 
 // kind names what a call is of.
@@ -151,7 +152,8 @@ func (w *walk) exchange(x, m *half) {
 			binary.BigEndian.Uint32(call[20:])
 	}
 	k := kind(prog, vers)
-	ours := prog == nfs3.Program && vers == nfs3.Version || prog == nfs3.MountProgram && vers == nfs3.MountVersion
+	ours := prog == nfs3.Program && vers == nfs3.Version || prog == nfs3.MountProgram && vers == nfs3.MountVersion ||
+		prog == nfs3.ACLProgram && vers == nfs3.ACLVersion
 	if !ours {
 		k += " (not decoded)"
 	}
@@ -239,6 +241,7 @@ func newEcho() *echo {
 	e.srv = rpc.NewServer(rpc.ServerConfig{Workers: 1, Programs: []rpc.Program{
 		{Name: "nfs3", Prog: nfs3.Program, Vers: nfs3.Version, Procs: procs},
 		{Name: "mount3", Prog: nfs3.MountProgram, Vers: nfs3.MountVersion, Procs: procs},
+		{Name: "nfsacl", Prog: nfs3.ACLProgram, Vers: nfs3.ACLVersion, Procs: procs},
 	}})
 	return e
 }

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
@@ -288,7 +289,7 @@ func accessOps() []accessOp {
 			name: "SETXATTR of a directory, sticky", minor: 2, no3: true, changes: true, prepare: made(0o1777, 0o644), on: "d",
 			call: doXattr(nfs4.OpSetXattr, 0, "there", "evil"), may: isOwner,
 		},
-		{name: "ACL 0666", no3: true, changes: true, prepare: made(0o777, 0o666), on: "d/x", call: doACL, may: isOwner},
+		{name: "ACL 0666", changes: true, prepare: made(0o777, 0o666), on: "d/x", call: doACL, may: isOwner},
 	}
 }
 
@@ -730,6 +731,15 @@ func doXattr(num uint32, args ...any) func(*accessPeer, *rpc.Cred, []byte) (nfs.
 
 // doACL sets an ACL that gives everybody everything.
 func doACL(p *accessPeer, c *rpc.Cred, h []byte) (nfs.Status, error) {
+	if p.minor < 0 {
+		everything := nfs3.ACLToWire(blockstore.ACLOfMode(0o777), 0, 0, true)
+		return p.call(nfs3.ACLProgram, nfs3.ACLVersion, nfs3.ProcSetACL, c, func(e *xdr.Encoder) {
+			nfs3.EncodeHandle(e, h)
+			e.Uint32(nfs3.MaskACL)
+			nfs3.EncodeACL(e, everything, false)
+			nfs3.EncodeACL(e, nfs3.WireACL{}, true)
+		}, func(_ nfs.Status, d *xdr.Decoder) { d.Skip(d.Remaining()) })
+	}
 	const acl, all = 12, 0x1601ff
 	var v xdr.Encoder
 	words(3)(&v)

@@ -106,6 +106,11 @@ var ordinary = []Case{
 	}),
 	v42("acltools", Case{Prepare: aclTools}),
 	v42("acl", Case{Host: aclsKept, Timeout: 3 * time.Minute}),
+	{Name: "acl-v3", Exports: rw, Script: script("acl3"), Host: aclsKept, Timeout: 2 * time.Minute},
+	{
+		Name: "acl-v3-tcp", Exports: rw, Script: script("acl3"), Env: env("CARRIER", "proto=tcp,port=2049"),
+		Host: aclsKept, Timeout: 2 * time.Minute,
+	},
 	{Name: "csi", Exports: rw, Script: script("csi"), Prepare: csiTools, Host: published, Timeout: 4 * time.Minute},
 	v42("deleg", Case{Host: recalls, Back: true, Timeout: 2 * time.Minute}),
 	v42("deleg-host", Case{Host: hostUses, Timeout: 2 * time.Minute}),

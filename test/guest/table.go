@@ -69,6 +69,8 @@ var about = map[string]string{
 	"v42-xattr-tcp":   "the same over TCP",
 	"v42-acltools":    "version 4.2: nfs4_getfacl and nfs4_setfacl",
 	"v42-acl":         "version 4.2: ACLs, read and set as the client has them, kept by the host as POSIX ACLs",
+	"acl-v3":          "version 3: getfacl and setfacl over RDMA, default ACLs, an ACL of 300 entries, kept by the host",
+	"acl-v3-tcp":      "the same over TCP",
 	"v42-idmap": "owners and groups by name, which have other numbers in the guest: chown, stat, names " +
 		"that are nobody's",
 	"csi": "the driver for Kubernetes in a guest: csi-sanity, and a volume mounted over RDMA, " +

@@ -144,10 +144,9 @@ var options = map[string]option{
 	"mp":            {mayHaveValue, setMountPoint},
 	"subtree_check": meaningless("subtree_check does nothing: handles are authenticated, " +
 		"and a directory is found by its way up to the export"),
-	"security_label": meaningless("security_label does nothing: labels are not served"),
-	"pnfs":           meaningless("pnfs does nothing: all data goes through this server"),
-	"no_acl": meaningless("no_acl does nothing: version 3 has no ACL protocol here, " +
-		"and the ACLs of version 4 are always served"),
+	"security_label":   meaningless("security_label does nothing: labels are not served"),
+	"pnfs":             meaningless("pnfs does nothing: all data goes through this server"),
+	"no_acl":           meaningless("no_acl does nothing: ACLs are always served"),
 	"refer":            refused(needsValue, noLocations),
 	"replicas":         refused(needsValue, noLocations),
 	"no_subtree_check": nothing, "wdelay": nothing, "no_wdelay": nothing, "no_pnfs": nothing, "acl": nothing,

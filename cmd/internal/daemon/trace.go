@@ -134,6 +134,8 @@ func arguments(c *rpc.Call) string {
 		return nfs3.Describe(c.Proc, d)
 	case c.Prog == nfs3.MountProgram:
 		return nfs3.DescribeMount(c.Proc, d)
+	case c.Prog == nfs3.ACLProgram:
+		return nfs3.DescribeACL(c.Proc, d)
 	case c.Prog == nfs4.Program && c.Vers == nfs4.Version && c.Proc == nfs4.ProcCompound:
 		return nfs4.Describe(d)
 	}

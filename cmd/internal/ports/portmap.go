@@ -22,6 +22,7 @@ var (
 		{Program: nfs3.Program, Version: nfs3.Version},
 		{Program: nfs4.Program, Version: nfs4.Version},
 		{Program: nfs3.MountProgram, Version: nfs3.MountVersion},
+		{Program: nfs3.ACLProgram, Version: nfs3.ACLVersion},
 	}
 	lockPrograms = []portmap.Service{
 		{Program: nlm.Program, Version: nlm.Version},

@@ -23,6 +23,7 @@ const maxFlavors = 64
 //	C createhow3   M mknoddata3   d entries   D entries with attributes
 //	B opaque data whose bytes may have been moved to a chunk
 //	f flavors of a mount     m mounted directories   x exports
+//	A access and default ACL of NFSACL
 type form string
 
 // forms are, by procedure, the arguments, the results, and the results of a failure.
@@ -58,12 +59,22 @@ var mountForms = [...][3]form{
 	nfs3.MountExport: {"", "x", ""},
 }
 
+// aclForms are those of NFSACL.
+var aclForms = [...][3]form{
+	nfs3.ProcGetACL: {"hw", "pwA", "p"},
+	nfs3.ProcSetACL: {"hwA", "p", "p"},
+}
+
 // find is the forms of a procedure.
 func find(prog, proc uint32) (f [3]form, err error) {
 	table := forms[:]
-	if prog == nfs3.MountProgram {
+	switch prog {
+	case nfs3.Program:
+	case nfs3.MountProgram:
 		table = mountForms[:]
-	} else if prog != nfs3.Program {
+	case nfs3.ACLProgram:
+		table = aclForms[:]
+	default:
 		return f, fmt.Errorf("program %d is not of NFS version 3", prog)
 	}
 	if uint64(proc) >= uint64(len(table)) {
@@ -213,6 +224,9 @@ func (f form) transcode(d *xdr.Decoder, e *xdr.Encoder) {
 					e.String(d.String(nfs3.MountNameMax))
 				}
 			}
+		case 'A':
+			nfs3.EncodeACL(e, nfs3.DecodeACL(d), false)
+			nfs3.EncodeACL(e, nfs3.DecodeACL(d), true)
 		case 'B':
 			n := word()
 			if d.Remaining() > 0 {
