@@ -223,7 +223,8 @@ type FS interface {
 
 	GetAttr(c *Cred, h Handle) (Attr, error)
 	// SetAttr changes attributes. guard, if not nil, must equal the object's
-	// ctime or the call fails with ErrNotSync.
+	// ctime or the call fails with ErrNotSync. With nothing to change it makes earlier changes of
+	// the object stable, those of an earlier process included.
 	SetAttr(c *Cred, h Handle, s *SetAttr, guard *time.Time) (Wcc, error)
 	Lookup(c *Cred, dir Handle, name string) (Handle, Attr, error)
 	// Access returns which of the wanted access bits are granted.

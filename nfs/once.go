@@ -13,6 +13,9 @@ import (
 // objects stand under its names. A call that was cut off compares them with the objects that stand
 // there now. A call whose change cannot be seen in names, as a truncation, notes afterwards that it
 // has made its change.
+//
+// The server can also be killed between the change and its sync. So what a call is found to have
+// changed is made stable before it is answered.
 
 // Noter remembers notes of calls beyond the end of the process. rpc.Call is one.
 type Noter interface {
@@ -111,66 +114,92 @@ func (o Once) Finished(h *blockstore.Handle, made bool) {
 	w.note(o.Call)
 }
 
+// Stable makes earlier changes of objects stable, in this order.
+func (o Once) Stable(objects ...blockstore.Handle) error {
+	for _, h := range objects {
+		if _, err := o.FS.SetAttr(nil, h, new(blockstore.SetAttr), nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Made reports the object that this call made before it was cut off. What was asked for of its
 // attributes is set, as it may have been cut off before that; what was written into a file since
-// then stays.
+// then stays. err says that the object cannot be made stable.
 func (o Once) Made(cred *blockstore.Cred, dir blockstore.Handle, name string, typ blockstore.FileType,
 	s *blockstore.SetAttr,
-) (h blockstore.Handle, a blockstore.Attr, yes bool) {
+) (h blockstore.Handle, a blockstore.Attr, yes bool, err error) {
 	if !o.Call.Journaled() {
-		return h, a, false
+		return h, a, false, nil
 	}
-	h, a, err := o.FS.Lookup(nil, dir, name)
+	h, a, err = o.FS.Lookup(nil, dir, name)
 	var now Objects
 	if err == nil {
 		now[0] = objectID(&h)
 	}
 	then, cutOff := o.RecordObjects(now)
 	if !cutOff || then[0] != 0 || now[0] == 0 || a.Type != typ {
-		return h, a, false
+		return h, a, false, nil
 	}
-	if typ != blockstore.TypeLnk {
-		o.Complete(cred, h, &a, s)
-	}
-	return h, a, true
+	return h, a, true, o.Complete(cred, dir, h, &a, s)
 }
 
-// Complete sets the attributes of an object that the call made, except its size.
-func (o Once) Complete(cred *blockstore.Cred, h blockstore.Handle, a *blockstore.Attr, s *blockstore.SetAttr) {
-	rest := *s
-	rest.Size = nil
-	if w, err := o.FS.SetAttr(cred, h, &rest, nil); err == nil && w.Post.Known {
-		*a = w.Post.Attr
+// Complete sets the attributes of an object that the call made in dir, except its size, and makes
+// the object and its name stable. A symlink has no attributes that could be set.
+func (o Once) Complete(cred *blockstore.Cred, dir, h blockstore.Handle, a *blockstore.Attr, s *blockstore.SetAttr) error {
+	if a.Type != blockstore.TypeLnk {
+		rest := *s
+		rest.Size = nil
+		if w, err := o.FS.SetAttr(cred, h, &rest, nil); err == nil && w.Post.Known {
+			*a = w.Post.Attr
+		}
+		if err := o.Stable(h); err != nil {
+			return err
+		}
 	}
+	return o.Stable(dir)
 }
 
-// Unlinked reports whether this call removed name before it was cut off.
-func (o Once) Unlinked(dir blockstore.Handle, name string) bool {
+// Unlinked reports whether this call removed name before it was cut off. err says that this cannot
+// be made stable.
+func (o Once) Unlinked(dir blockstore.Handle, name string) (yes bool, err error) {
 	if !o.Call.Journaled() {
-		return false
+		return false, nil
 	}
 	now := Objects{o.objectAt(dir, name)}
 	then, cutOff := o.RecordObjects(now)
-	return cutOff && then[0] != 0 && then[0] != now[0]
+	if !cutOff || then[0] == 0 || then[0] == now[0] {
+		return false, nil
+	}
+	return true, o.Stable(dir)
 }
 
-// Renamed reports whether this call moved from to to before it was cut off.
-func (o Once) Renamed(from blockstore.Handle, fromName string, to blockstore.Handle, toName string) bool {
+// Renamed reports whether this call moved from to to before it was cut off. err says that this
+// cannot be made stable.
+func (o Once) Renamed(from blockstore.Handle, fromName string, to blockstore.Handle, toName string) (yes bool, err error) {
 	if !o.Call.Journaled() {
-		return false
+		return false, nil
 	}
 	now := Objects{o.objectAt(from, fromName), o.objectAt(to, toName)}
 	then, cutOff := o.RecordObjects(now)
 	// Two names of one object stay as they are, so doing it again is right then.
-	return cutOff && then[0] != 0 && then[0] != now[0]
+	if !cutOff || then[0] == 0 || then[0] == now[0] {
+		return false, nil
+	}
+	return true, o.Stable(to, from)
 }
 
-// Linked reports whether this call gave h the name before it was cut off.
-func (o Once) Linked(h, dir blockstore.Handle, name string) bool {
+// Linked reports whether this call gave h the name before it was cut off. err says that this cannot
+// be made stable.
+func (o Once) Linked(h, dir blockstore.Handle, name string) (yes bool, err error) {
 	if !o.Call.Journaled() {
-		return false
+		return false, nil
 	}
 	now := Objects{o.objectAt(dir, name)}
 	then, cutOff := o.RecordObjects(now)
-	return cutOff && then[0] == 0 && now[0] == objectID(&h)
+	if !cutOff || then[0] != 0 || now[0] != objectID(&h) {
+		return false, nil
+	}
+	return true, o.Stable(h, dir)
 }

@@ -48,9 +48,11 @@ func setAttr(o *op) rpc.Status {
 	if st == nfs.OK {
 		st = o.beginChange(h)
 	}
-	if st == nfs.OK && !o.attributed(h, &s, guard) {
-		var err error
-		w, err = o.x.FS.SetAttr(&o.cred, h, &s, guard)
+	if st == nfs.OK {
+		yes, err := o.attributed(h, &s, guard)
+		if !yes {
+			w, err = o.x.FS.SetAttr(&o.cred, h, &s, guard)
+		}
 		st = nfs.StatusOf(err)
 	}
 	return o.failWcc(st, &w, &h) // success looks the same

@@ -117,9 +117,11 @@ func (o *op) makeObject(
 	var n newObject
 	if st == nfs.OK {
 		var yes bool
-		if n.h, o.attr, yes = o.once().Made(&o.cred, *dir, name, typ, s); !yes {
-			st = nfs.StatusOf(do(&n))
+		var err error
+		if n.h, o.attr, yes, err = o.once().Made(&o.cred, *dir, name, typ, s); !yes {
+			err = do(&n)
 		}
+		st = nfs.StatusOf(err)
 	}
 	o.status(st)
 	if st == nfs.OK {
@@ -227,11 +229,13 @@ func (o *op) unlink(directory bool) rpc.Status {
 	if st == nfs.OK && !directory {
 		st = o.beginChangeName(dir, name)
 	}
-	if st == nfs.OK && !o.once().Unlinked(dir, name) {
-		var err error
-		if directory {
+	if st == nfs.OK {
+		yes, err := o.once().Unlinked(dir, name)
+		switch {
+		case yes:
+		case directory:
 			w, err = o.x.FS.Rmdir(&o.cred, dir, name)
-		} else {
+		default:
 			w, err = o.x.FS.Remove(&o.cred, dir, name)
 		}
 		st = nfs.StatusOf(err)
@@ -257,9 +261,11 @@ func rename(o *op) rpc.Status {
 	if st == nfs.OK {
 		st = o.beginChangeName(to, toName)
 	}
-	if st == nfs.OK && !o.once().Renamed(from, fromName, to, toName) {
-		var err error
-		fromW, toW, err = o.x.FS.Rename(&o.cred, from, fromName, to, toName)
+	if st == nfs.OK {
+		yes, err := o.once().Renamed(from, fromName, to, toName)
+		if !yes {
+			fromW, toW, err = o.x.FS.Rename(&o.cred, from, fromName, to, toName)
+		}
 		st = nfs.StatusOf(err)
 	}
 	o.status(st)
@@ -284,11 +290,13 @@ func link(o *op) rpc.Status {
 	if st == nfs.OK {
 		st = o.beginChange(h)
 	}
-	if st == nfs.OK && !o.once().Linked(h, dir, name) {
-		var err error
-		o.attr, w, err = o.x.FS.Link(&o.cred, h, dir, name)
+	if st == nfs.OK {
+		yes, err := o.once().Linked(h, dir, name)
+		if !yes {
+			o.attr, w, err = o.x.FS.Link(&o.cred, h, dir, name)
+			known = err == nil
+		}
 		st = nfs.StatusOf(err)
-		known = err == nil
 	}
 	o.status(st)
 	if known {

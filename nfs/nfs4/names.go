@@ -137,10 +137,9 @@ func create(k *compound) nfs.Status {
 		return nfs.ErrBadType
 	}
 	var w blockstore.Wcc
-	var err error
 	// A call that was repeated after a kill of the server finds its object here. The store would
 	// answer EXIST, and the client would report that for a directory which it made itself.
-	h, _, isMade := k.once(k.args).Made(who, dir.h, name, typ, &s.SetAttr)
+	h, _, isMade, err := k.once(k.args).Made(who, dir.h, name, typ, &s.SetAttr)
 	switch {
 	case isMade:
 	case typ == blockstore.TypeDir:
@@ -185,8 +184,8 @@ func remove(k *compound) nfs.Status {
 	}
 	fs, who := k.cur.x.FS, k.who(&k.cur)
 	var w blockstore.Wcc
-	var err error
-	if !k.once(k.args).Unlinked(k.cur.h, name) {
+	removed, err := k.once(k.args).Unlinked(k.cur.h, name)
+	if !removed {
 		// Another caller may replace the object between the two calls. The second one then fails
 		// with NOTDIR, and nothing is removed.
 		w, err = fs.Remove(who, k.cur.h, name)
@@ -245,8 +244,8 @@ func rename(k *compound) nfs.Status {
 		return st
 	}
 	var fromW, toW blockstore.Wcc
-	var err error
-	if !k.once(k.args).Renamed(k.saved.h, from, k.cur.h, to) {
+	renamed, err := k.once(k.args).Renamed(k.saved.h, from, k.cur.h, to)
+	if !renamed {
 		fromW, toW, err = k.cur.x.FS.Rename(k.who(&k.cur), k.saved.h, from, k.cur.h, to)
 	}
 	switch st := nfs.StatusOf(err); st {
@@ -303,8 +302,8 @@ func link(k *compound) nfs.Status {
 		return st
 	}
 	var w blockstore.Wcc
-	var err error
-	if !k.once(k.args).Linked(k.saved.h, k.cur.h, name) {
+	linked, err := k.once(k.args).Linked(k.saved.h, k.cur.h, name)
+	if !linked {
 		_, w, err = k.cur.x.FS.Link(k.who(&k.cur), k.saved.h, k.cur.h, name)
 	}
 	if st := k.within(&k.cur, err); st == nfs.ErrPerm {

@@ -12,25 +12,33 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// cut is a store that can be cut off before it changes names.
+// cut is a store that can be cut off before it changes names, or between a change and its sync.
 type cut struct {
 	blockstore.FS
 	off     bool
 	changes int
+	// unsynced are the directories that were changed, and not synced if killed is set.
+	killed   bool
+	unsynced map[blockstore.Handle]bool
 }
 
-func (f *cut) err() error {
+func (f *cut) err(dirs ...blockstore.Handle) error {
 	if f.off {
 		return blockstore.ErrIO
 	}
 	f.changes++
+	for _, d := range dirs {
+		if f.killed {
+			f.unsynced[d] = true
+		}
+	}
 	return nil
 }
 
 func (f *cut) Mkdir(c *blockstore.Cred, dir blockstore.Handle, name string, s *blockstore.SetAttr) (h blockstore.Handle,
 	a blockstore.Attr, w blockstore.Wcc, err error,
 ) {
-	if err = f.err(); err != nil {
+	if err = f.err(dir); err != nil {
 		return h, a, w, err
 	}
 	return f.FS.Mkdir(c, dir, name, s)
@@ -39,21 +47,21 @@ func (f *cut) Mkdir(c *blockstore.Cred, dir blockstore.Handle, name string, s *b
 func (f *cut) Symlink(c *blockstore.Cred, dir blockstore.Handle, name, target string,
 	s *blockstore.SetAttr,
 ) (h blockstore.Handle, a blockstore.Attr, w blockstore.Wcc, err error) {
-	if err = f.err(); err != nil {
+	if err = f.err(dir); err != nil {
 		return h, a, w, err
 	}
 	return f.FS.Symlink(c, dir, name, target, s)
 }
 
 func (f *cut) Remove(c *blockstore.Cred, dir blockstore.Handle, name string) (w blockstore.Wcc, err error) {
-	if err = f.err(); err != nil {
+	if err = f.err(dir); err != nil {
 		return w, err
 	}
 	return f.FS.Remove(c, dir, name)
 }
 
 func (f *cut) Rmdir(c *blockstore.Cred, dir blockstore.Handle, name string) (w blockstore.Wcc, err error) {
-	if err = f.err(); err != nil {
+	if err = f.err(dir); err != nil {
 		return w, err
 	}
 	return f.FS.Rmdir(c, dir, name)
@@ -62,7 +70,7 @@ func (f *cut) Rmdir(c *blockstore.Cred, dir blockstore.Handle, name string) (w b
 func (f *cut) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string, to blockstore.Handle,
 	toName string,
 ) (a, b blockstore.Wcc, err error) {
-	if err = f.err(); err != nil {
+	if err = f.err(from, to); err != nil {
 		return a, b, err
 	}
 	return f.FS.Rename(c, from, fromName, to, toName)
@@ -71,7 +79,7 @@ func (f *cut) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string
 func (f *cut) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a blockstore.Attr, w blockstore.Wcc,
 	err error,
 ) {
-	if err = f.err(); err != nil {
+	if err = f.err(dir); err != nil {
 		return a, w, err
 	}
 	return f.FS.Link(c, h, dir, name)
@@ -113,7 +121,7 @@ func TestKilledServerDoesNothingTwice(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			for _, minor := range []uint32{1, 2} {
 				for _, kill := range []string{"before", "after", "twice", "answered", "too late", "another user"} {
-					fs := new(cut)
+					fs := &cut{unsynced: map[blockstore.Handle]bool{}}
 					r := newRigOver(t, func(s blockstore.FS) blockstore.FS { fs.FS = s; return fs })
 					r.calls = make([]byte, 16*callRecord)
 					r.start(8)
@@ -124,11 +132,11 @@ func TestKilledServerDoesNothingTwice(t *testing.T) {
 						attrs(BitmapOf(AttrMode), uint32(0o755)))).ok(OpPutFH).ok(OpCreate)
 					w.fh = w.x.handle("one", "dir")
 					ops := c.ops(w)
-					fs.off = kill == "before"
+					fs.off, fs.killed = kill == "before", true
 					if st := w.x.do(ops...).status; (st == nfs.OK) == fs.off {
 						t.Fatalf("4.%d, %s: %v", minor, kill, st)
 					}
-					fs.off = false
+					fs.off, fs.killed = false, false
 					r.known = nil // it need not reclaim
 					want := nfs.OK
 					resend := func() {
@@ -162,6 +170,9 @@ func TestKilledServerDoesNothingTwice(t *testing.T) {
 					n := fs.changes
 					if st := y.do(ops...).status; st != want {
 						t.Errorf("4.%d, %s: sent again: %v, not %v", minor, kill, st, want)
+					}
+					if want == nfs.OK && len(fs.unsynced) > 0 {
+						t.Errorf("4.%d, %s: sent again: OK, and the change is not stable", minor, kill)
 					}
 					if made := fs.changes - n; (made == 0) != (want == nfs.OK && kill != "before") {
 						t.Errorf("4.%d, %s: %d changes", minor, kill, made)
@@ -220,7 +231,7 @@ func TestCallsJournal(t *testing.T) {
 func (f *cut) Create(c *blockstore.Cred, dir blockstore.Handle, name string, m blockstore.CreateMode,
 	s *blockstore.SetAttr, v [8]byte,
 ) (h blockstore.Handle, a blockstore.Attr, w blockstore.Wcc, err error) {
-	if err = f.err(); err != nil {
+	if err = f.err(dir); err != nil {
 		return h, a, w, err
 	}
 	return f.FS.Create(c, dir, name, m, s, v)
@@ -231,6 +242,9 @@ func (f *cut) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.Set
 ) (w blockstore.Wcc, err error) {
 	if f.off {
 		return w, blockstore.ErrIO
+	}
+	if *s == (blockstore.SetAttr{}) {
+		delete(f.unsynced, h)
 	}
 	return f.FS.SetAttr(c, h, s, guard)
 }

@@ -218,8 +218,10 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 		f.change = changeInfo{before: changeOf(&d), after: changeOf(&d)}
 		f.file.h, f.attr, err = fs.Lookup(who, dir.h, a.name)
 		found := k.within(&dir, err)
-		if i == 0 && a.create && (found == nfs.OK || found == nfs.ErrNoEnt) && k.openedBefore(&dir, a, &f, found == nfs.OK) {
-			return f, nfs.OK
+		if i == 0 && a.create && (found == nfs.OK || found == nfs.ErrNoEnt) {
+			if yes, err := k.openedBefore(&dir, a, &f, found == nfs.OK); yes {
+				return f, nfs.StatusOf(err)
+			}
 		}
 		switch {
 		case found == nfs.OK && a.create && a.mode == CreateGuarded:
@@ -245,8 +247,8 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 // openedBefore finds out what this OPEN did before the server was killed, and reports whether it
 // made the file. The journal (once.go) has a record of the OPEN if the server was killed between
 // the creation and the reply. Without this, a repeated GUARDED4 would be EXIST for the client's own
-// file.
-func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool) bool {
+// file. err says that the file could not be made stable.
+func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool) (yes bool, err error) {
 	h := &f.file.h
 	if !found {
 		h = nil
@@ -254,17 +256,17 @@ func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool
 	made, finished := f.once.Opened(h)
 	f.truncated = finished && !made
 	if !made || f.attr.Type != blockstore.TypeReg || !finished && !k.who(dir).Owns(&f.attr) {
-		return false // another client made it after the kill
+		return false, nil // another client made it after the kill
 	}
 	f.made, f.set, f.change = true, a.attrs, k.changed(dir, &blockstore.Wcc{})
 	// The Linux client takes a file for one that it made only if the directory changed. It would
 	// check the mode otherwise.
 	f.change.before = f.change.after - 1
 	if !finished {
-		f.once.Complete(k.who(dir), f.file.h, &f.attr, &a.set.SetAttr)
+		err = f.once.Complete(k.who(dir), dir.h, f.file.h, &f.attr, &a.set.SetAttr)
 		k.setNewACL(&f.file, &a.set, false, &f.set)
 	}
-	return true
+	return true, err
 }
 
 // timesSet is added to the attrset of an exclusive OPEN. A store may keep the verifier in the times
@@ -282,9 +284,9 @@ func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Statu
 	if f.once.Call.Journaled() {
 		var err error
 		f.file.h, f.attr, err = fs.Lookup(who, dir.h, a.name)
-		if k.openedBefore(dir, a, f, err == nil) {
+		if yes, err := k.openedBefore(dir, a, f, err == nil); yes {
 			f.set = f.set.or(timesSet)
-			return nfs.OK
+			return nfs.StatusOf(err)
 		}
 	}
 	h, attr, w, err := fs.Create(who, dir.h, a.name, blockstore.Exclusive, &blockstore.SetAttr{}, a.verf)
