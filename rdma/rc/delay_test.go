@@ -247,3 +247,30 @@ func TestDelayedNotReady(t *testing.T) {
 		t.Errorf("%+v, %+v", s.sent, s.q.Counters())
 	}
 }
+
+// TestDelayTimer: the timer of a message with AckReq does not run from a delayed one before it.
+func TestDelayTimer(t *testing.T) {
+	p, s := measured(t)
+	p.post(0, delayed(1, s))
+	for _, k := range say(p, s.q) {
+		hear(p, p.s[1].q, k)
+	}
+	p.now = s.q.Deadline() - 1
+	urgent := delayed(2, s)
+	urgent.Flags = rdma.Signaled
+	p.post(0, urgent)
+	for _, k := range say(p, s.q) {
+		hear(p, p.s[1].q, k)
+	}
+	p.now += 2 // the ACK is under way
+	if d := s.q.Deadline(); d <= p.now {
+		s.q.Expire(p.now)
+	}
+	for _, k := range say(p, p.s[1].q) {
+		hear(p, s.q, k)
+	}
+	p.poll(s)
+	if n := s.q.Counters(); n.AckTimeouts+n.TxTailProbes+n.TxRetransmits != 0 || len(s.sent) != 2 {
+		t.Errorf("%d completions, %+v", len(s.sent), n)
+	}
+}

@@ -236,7 +236,7 @@ func (q *QP) sent(now rdma.Time, last wire.PSN) {
 		r.rttAt, r.rttPSN = now, r.psn
 	}
 	r.psn, r.tailProbe = last.Add(1), false
-	if r.expireAt == 0 || r.ackDelayed() {
+	if r.expireAt == 0 || !r.ackReqEnd.After(r.una) {
 		r.arm(now)
 	}
 	if q.pkt.AckReq && r.psn.After(r.ackReqEnd) {
