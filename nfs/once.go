@@ -147,7 +147,9 @@ func (o Once) Made(cred *blockstore.Cred, dir blockstore.Handle, name string, ty
 
 // Complete sets the attributes of an object that the call made in dir, except its size, and makes
 // the object and its name stable. A symlink has no attributes that could be set.
-func (o Once) Complete(cred *blockstore.Cred, dir, h blockstore.Handle, a *blockstore.Attr, s *blockstore.SetAttr) error {
+func (o Once) Complete(cred *blockstore.Cred, dir, h blockstore.Handle, a *blockstore.Attr,
+	s *blockstore.SetAttr,
+) error {
 	if a.Type != blockstore.TypeLnk {
 		rest := *s
 		rest.Size = nil
@@ -177,7 +179,9 @@ func (o Once) Unlinked(dir blockstore.Handle, name string) (yes bool, err error)
 
 // Renamed reports whether this call moved from to to before it was cut off. err says that this
 // cannot be made stable.
-func (o Once) Renamed(from blockstore.Handle, fromName string, to blockstore.Handle, toName string) (yes bool, err error) {
+func (o Once) Renamed(from blockstore.Handle, fromName string, to blockstore.Handle, toName string) (yes bool,
+	err error,
+) {
 	if !o.Call.Journaled() {
 		return false, nil
 	}
