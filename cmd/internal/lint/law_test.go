@@ -57,13 +57,16 @@ var law = []struct {
 	{dir: "rdma/sim", allow: []string{"rdma/..."}},
 	{dir: "rdma/rdmatest", allow: []string{"rdma/..."}, unix: true}, // dma-bufs to test with
 	{dir: "rpcrdma/xdr"},
-	{dir: "rpcrdma/rpc", allow: []string{"rpcrdma/xdr"}, unix: true},                // the clock of the boot
+	{dir: "rpcrdma/gss", allow: []string{"rpcrdma/xdr"}},
+	{dir: "rpcrdma/rpc", allow: []string{"rpcrdma/gss", "rpcrdma/xdr"}, unix: true}, // the clock of the boot
 	{dir: "rpcrdma/tcp", allow: []string{"rpcrdma/xdr", "rpcrdma/rpc"}, unix: true}, // what a socket has sent
 	{dir: "rpcrdma", allow: []string{"rdma", "rpcrdma/xdr", "rpcrdma/rpc"}},
 	{dir: "nfs", allow: []string{"nfs/...", "rpcrdma/xdr", "rpcrdma/rpc", "blockstore"}},
 	{dir: "nfs/state", allow: []string{"nfs", "nfs/lock", "rpcrdma/rpc"}}, // no store, no message
 	{dir: "nfs/acl", allow: []string{"rpcrdma/xdr", "blockstore"}},        // a function of what it is given
 	{dir: "nfs/clock", allow: []string{"rpcrdma/rpc"}},                    // the clock of the boot
+	{dir: "nfs/krb5", allow: []string{"rpcrdma/gss"}},
+	{dir: "nfs/krb5/krbtest"},
 	{dir: "nfs/idmap"}, // who knows names is passed in
 	{dir: "nfs/hosts"}, // and who knows hosts
 	{dir: "nfs/nfs4", allow: []string{

@@ -1,0 +1,272 @@
+package gss
+
+import (
+	"cmp"
+	"container/list"
+	"crypto/rand"
+	"encoding/binary"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Established is what an Acceptor has made of a client's token.
+type Established struct {
+	Context   *Context
+	Principal string // with its realm
+	Token     []byte // for the client
+	Expires   time.Time
+}
+
+// InitError is a token that an Acceptor refuses. Major and Minor go to the client, whose programs
+// print them.
+type InitError struct {
+	Major, Minor uint32
+	// Principal is the client's, if the ticket could be decrypted.
+	Principal string
+	Err       error
+}
+
+func (e *InitError) Error() string { return e.Err.Error() }
+func (e *InitError) Unwrap() error { return e.Err }
+
+// Acceptor establishes contexts. Its errors should be of type InitError.
+type Acceptor interface {
+	Accept(token []byte, now time.Time) (Established, error)
+}
+
+// Identity is a principal as a user of this host.
+type Identity struct {
+	UID, GID uint32
+	Groups   []uint32
+	// Unmapped: no user of this host is this principal. UID and GID do not count.
+	Unmapped bool
+}
+
+// ServerConfig says what a Server is made of.
+type ServerConfig struct {
+	Acceptor Acceptor
+	// Identify says which user a principal is. It may wait. It is called once for each context.
+	Identify func(principal string) Identity
+	// Contexts bounds all contexts, PerHost those that one address has established. 0 means 4096
+	// and 512. Beyond them the context that was unused for the longest time is forgotten; its
+	// client establishes another one.
+	Contexts, PerHost int
+	// Refused, if not nil, is called for each token that is refused, and after each context that
+	// was established with a nil error.
+	Outcome func(peer netip.Addr, principal string, err error)
+}
+
+// handleLen is the length of a handle: a random number of this Server, so that handles of an
+// earlier process are unknown, and the number of the context.
+const handleLen = 16
+
+// Server has the contexts of a server.
+type Server struct {
+	cfg   ServerConfig
+	nonce uint64
+
+	mu       sync.Mutex
+	last     uint64
+	contexts map[uint64]*ServerContext
+	used     list.List // of *ServerContext, least recently used first
+	hosts    map[netip.Addr]*list.List
+
+	n counters
+}
+
+// Stats counts what happened to contexts and calls since the start.
+type Stats struct {
+	Active      int    // contexts
+	Established uint64 // contexts
+	Refused     uint64 // tokens
+	Evicted     uint64 // contexts that were forgotten for want of room
+	Unknown     uint64 // calls with a handle that is unknown, or of an expired context
+	BadMIC      uint64 // calls whose header or data has a wrong checksum
+	Replayed    uint64 // calls whose sequence number was seen, or is below the window
+}
+
+type counters struct {
+	established, refused, evicted, unknown, badMIC, replayed atomic.Uint64
+}
+
+// NewServer makes a Server without contexts.
+func NewServer(cfg ServerConfig) *Server {
+	cfg.Contexts = cmp.Or(max(cfg.Contexts, 0), 4096)
+	cfg.PerHost = cmp.Or(max(cfg.PerHost, 0), 512)
+	s := &Server{cfg: cfg, contexts: make(map[uint64]*ServerContext), hosts: make(map[netip.Addr]*list.List)}
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // does not fail: crypto/rand ends the program instead
+	s.nonce = binary.BigEndian.Uint64(b[:])
+	return s
+}
+
+// ServerContext is a context of a Server. It may be used after it was forgotten.
+type ServerContext struct {
+	*Context
+	Principal string
+	Identity  Identity
+	expires   time.Time
+
+	handle [handleLen]byte
+	number uint64
+	host   netip.Addr
+	inAll  *list.Element
+	inHost *list.Element
+
+	mu     sync.Mutex
+	window Window
+}
+
+// Handle identifies the context in calls. It must not be changed.
+func (x *ServerContext) Handle() []byte { return x.handle[:] }
+
+// Accept establishes a context from the token of a call of Init. The results in res go to the
+// client. x is nil if the token is refused. Accept may wait for Identify.
+func (s *Server) Accept(peer netip.Addr, token []byte, now time.Time) (res InitRes, x *ServerContext) {
+	est, err := s.cfg.Acceptor.Accept(token, now)
+	if err != nil {
+		s.n.refused.Add(1)
+		res.Major = Failure
+		principal := ""
+		if e, ok := err.(*InitError); ok { //nolint:errorlint // an Acceptor returns it unwrapped
+			res.Major, res.Minor, principal = e.Major, e.Minor, e.Principal
+		}
+		s.outcome(peer, principal, err)
+		return res, nil
+	}
+	x = &ServerContext{Context: est.Context, Principal: est.Principal, expires: est.Expires, host: peer.Unmap()}
+	x.Identity = Identity{Unmapped: true}
+	if s.cfg.Identify != nil {
+		x.Identity = s.cfg.Identify(est.Principal)
+	}
+	s.add(x)
+	s.n.established.Add(1)
+	s.outcome(peer, est.Principal, nil)
+	return InitRes{Handle: x.handle[:], Major: Complete, Window: windowSize, Token: est.Token}, x
+}
+
+func (s *Server) outcome(peer netip.Addr, principal string, err error) {
+	if s.cfg.Outcome != nil {
+		s.cfg.Outcome(peer, principal, err)
+	}
+}
+
+// add numbers a context and enters it. It forgets others if there are too many.
+func (s *Server) add(x *ServerContext) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last++
+	x.number = s.last
+	binary.BigEndian.PutUint64(x.handle[:], s.nonce)
+	binary.BigEndian.PutUint64(x.handle[8:], x.number)
+	of := s.hosts[x.host]
+	if of == nil {
+		of = list.New()
+		s.hosts[x.host] = of
+	}
+	for of.Len() >= s.cfg.PerHost {
+		s.remove(of.Front().Value.(*ServerContext))
+		s.n.evicted.Add(1)
+	}
+	for len(s.contexts) >= s.cfg.Contexts {
+		s.remove(s.used.Front().Value.(*ServerContext))
+		s.n.evicted.Add(1)
+	}
+	s.hosts[x.host] = of // remove may have deleted it
+	s.contexts[x.number] = x
+	x.inAll, x.inHost = s.used.PushBack(x), of.PushBack(x)
+}
+
+// remove forgets a context. The caller has s.mu locked.
+func (s *Server) remove(x *ServerContext) {
+	if s.contexts[x.number] != x {
+		return
+	}
+	delete(s.contexts, x.number)
+	s.used.Remove(x.inAll)
+	of := s.hosts[x.host]
+	of.Remove(x.inHost)
+	if of.Len() == 0 {
+		delete(s.hosts, x.host)
+	}
+}
+
+// Find returns the context of a handle, or nil if there is none or it has expired.
+func (s *Server) Find(handle []byte, now time.Time) *ServerContext {
+	if len(handle) != handleLen || binary.BigEndian.Uint64(handle) != s.nonce {
+		s.n.unknown.Add(1)
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.contexts[binary.BigEndian.Uint64(handle[8:])]
+	if x != nil && now.After(x.expires) {
+		s.remove(x)
+		x = nil
+	}
+	if x == nil {
+		s.n.unknown.Add(1)
+		return nil
+	}
+	s.used.MoveToBack(x.inAll)
+	s.hosts[x.host].MoveToBack(x.inHost)
+	return x
+}
+
+// Verdict is what a server does with a call.
+type Verdict uint8
+
+// Verdicts.
+const (
+	Proceed Verdict = iota
+	// Discard: no answer (RFC 2203 section 5.3.3.1).
+	Discard
+	// CredProblem: denied with RPCSEC_GSS_CREDPROBLEM. The client establishes another context.
+	CredProblem
+	// CtxProblem: denied with RPCSEC_GSS_CTXPROBLEM. The client's context is used up or broken.
+	CtxProblem
+)
+
+// Check judges the header of a call: its verifier is a MIC token for the bytes of the message up to
+// and including the credential, and its sequence number is new. The checksum is checked first, so
+// that nobody else moves the window.
+func (s *Server) Check(x *ServerContext, c *Cred, header, verifier []byte) Verdict {
+	if c.Seq > SeqMax {
+		return CtxProblem
+	}
+	if x.VerifyMIC(verifier, header) != nil {
+		s.n.badMIC.Add(1)
+		return CredProblem
+	}
+	x.mu.Lock()
+	fresh := x.window.Admit(c.Seq)
+	x.mu.Unlock()
+	if !fresh {
+		s.n.replayed.Add(1)
+		return Discard
+	}
+	return Proceed
+}
+
+// Destroy forgets a context.
+func (s *Server) Destroy(x *ServerContext) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.remove(x)
+}
+
+// BadData counts a call whose arguments have a wrong checksum.
+func (s *Server) BadData() { s.n.badMIC.Add(1) }
+
+// Stats reads the counters.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	active := len(s.contexts)
+	s.mu.Unlock()
+	return Stats{
+		Active: active, Established: s.n.established.Load(), Refused: s.n.refused.Load(), Evicted: s.n.evicted.Load(),
+		Unknown: s.n.unknown.Load(), BadMIC: s.n.badMIC.Load(), Replayed: s.n.replayed.Load(),
+	}
+}
