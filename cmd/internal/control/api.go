@@ -5,6 +5,7 @@
 //	GET    /v1/status
 //	GET    /v1/exports            POST /v1/exports (config.Export)
 //	GET    /v1/export?name=       PUT /v1/export?name= (ExportPatch)   DELETE /v1/export?name=
+//	DELETE /v1/export-changes?removed=only    ends run-time changes of exports: all, or removals only
 //	GET    /v1/ports              POST /v1/ports (PortSpec)            DELETE /v1/port?transport=&listen=
 //	GET    /v1/nfs4-clients                                            DELETE /v1/nfs4-client?id=
 //	GET    /v1/delegations
@@ -75,12 +76,19 @@ const (
 	IdentityState  = "state"  // the UUID is another filesystem's too, or was not known at first: the state directory
 )
 
-// ExportPatch changes an export; nil fields stay as they are.
+// ExportPatch changes an export; nil fields stay as they are. Clients comes before the changes of
+// ExportEdit.
 type ExportPatch struct {
 	ReadOnly  *bool            `json:"read_only,omitempty"`
 	Async     *bool            `json:"async,omitempty"`
 	HostLocks *bool            `json:"host_locks,omitempty"`
 	Clients   *[]config.Client `json:"clients,omitempty"`
+	config.ExportEdit
+}
+
+// Empty reports whether the patch changes nothing.
+func (p *ExportPatch) Empty() bool {
+	return p.ReadOnly == nil && p.Async == nil && p.HostLocks == nil && p.Clients == nil && p.ExportEdit.Empty()
 }
 
 // Transports of ports.
@@ -300,6 +308,9 @@ type Backend interface {
 	AddExport(e config.Export) (Export, error)
 	SetExport(name string, p ExportPatch) (Export, error)
 	RemoveExport(name string) error
+	// RevertExports ends the changes of exports that were made at run time: what is written is served
+	// again. With removedOnly it ends only removals.
+	RevertExports(removedOnly bool) error
 	Ports() []Port
 	AddPort(p PortSpec) (Port, error)
 	RemovePort(p PortSpec) error

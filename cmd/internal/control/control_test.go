@@ -84,6 +84,10 @@ func (f *fake) SetExport(name string, p ExportPatch) (Export, error) {
 	return Export{}, fmt.Errorf("export %q: %w", name, ErrNotFound)
 }
 
+func (f *fake) RevertExports(removedOnly bool) error {
+	return fmt.Errorf("removed only: %v", removedOnly)
+}
+
 func (f *fake) RemoveExport(name string) error {
 	return fmt.Errorf("export %q: %w", name, ErrNotFound)
 }
@@ -145,6 +149,12 @@ func TestConversation(t *testing.T) {
 		t.Errorf("add: %+v, %v", e, err)
 	}
 	ro := true
+	for _, removed := range []bool{true, false} {
+		want := fmt.Sprintf("removed only: %v", removed)
+		if err := d.RevertExports(ctx, removed); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("revert: %v, want %s", err, want)
+		}
+	}
 	if e, err = d.SetExport(ctx, "/a b&c=d", ExportPatch{ReadOnly: &ro}); err != nil || !e.ReadOnly {
 		t.Errorf("set: %+v, %v", e, err)
 	}

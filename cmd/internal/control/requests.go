@@ -145,6 +145,18 @@ func (d *Dialer) RemoveExport(ctx context.Context, name string) error {
 	return d.order(ctx, http.MethodDelete, "/v1/export", nil, "name", name)
 }
 
+// RevertExports ends the changes of exports that were made at run time, or only removals.
+func (d *Dialer) RevertExports(ctx context.Context, removedOnly bool) error {
+	which := ""
+	if removedOnly {
+		which = removalsOnly
+	}
+	return d.order(ctx, http.MethodDelete, "/v1/export-changes", nil, "removed", which)
+}
+
+// removalsOnly is the value of a parameter of RevertExports.
+const removalsOnly = "only"
+
 // AddPort adds a port, now and after restarts.
 func (d *Dialer) AddPort(ctx context.Context, in PortSpec) (Port, error) {
 	return send[Port](ctx, d, http.MethodPost, "/v1/ports", in)

@@ -44,7 +44,10 @@ func (s *Server) routes() http.Handler {
 		"GET /v1/history-entry": get(func(r *http.Request) (any, error) { return historyEntry(b, r.FormValue("number")) }),
 		"POST /v1/upgrade":      get(func(r *http.Request) (any, error) { return upgrade(b, r) }),
 
-		"DELETE /v1/export":      order(func(r *http.Request) error { return b.RemoveExport(r.FormValue("name")) }),
+		"DELETE /v1/export": order(func(r *http.Request) error { return b.RemoveExport(r.FormValue("name")) }),
+		"DELETE /v1/export-changes": order(func(r *http.Request) error {
+			return b.RevertExports(r.FormValue("removed") == removalsOnly)
+		}),
 		"DELETE /v1/port":        order(func(r *http.Request) error { return b.RemovePort(portSpec(r)) }),
 		"DELETE /v1/pkey":        order(func(r *http.Request) error { return b.RemovePKey(r.FormValue("pkey")) }),
 		"DELETE /v1/nfs4-client": order(func(r *http.Request) error { return b.EvictClient(r.FormValue("id")) }),

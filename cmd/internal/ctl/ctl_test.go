@@ -26,15 +26,18 @@ import (
 
 // fake is a daemon that remembers what it was asked.
 type fake struct {
-	exports []control.Export
-	patch   control.ExportPatch
-	ports   []control.PortSpec
-	level   string
-	pprof   bool
-	capture control.CaptureSpec
-	refuse  error // of captures
-	mu      sync.Mutex
-	samples uint64
+	reverted []bool // each with its parameter
+	removed  []string
+	reloads  error
+	exports  []control.Export
+	patch    control.ExportPatch
+	ports    []control.PortSpec
+	level    string
+	pprof    bool
+	capture  control.CaptureSpec
+	refuse   error // of captures
+	mu       sync.Mutex
+	samples  uint64
 }
 
 func (f *fake) Status() control.Status {
@@ -79,8 +82,14 @@ func (f *fake) SetExport(_ string, p control.ExportPatch) (control.Export, error
 	return control.Export{}, nil
 }
 
+func (f *fake) RevertExports(removedOnly bool) error {
+	f.reverted = append(f.reverted, removedOnly)
+	return nil
+}
+
 func (f *fake) RemoveExport(name string) error {
 	if name == "/data" {
+		f.removed = append(f.removed, name)
 		return nil
 	}
 	return fmt.Errorf("export %q: %w", name, control.ErrNotFound)
@@ -193,7 +202,7 @@ func (f *fake) PostMortems() []control.PostMortem {
 }
 
 func (f *fake) SetLogLevel(l string) error { f.level = l; return nil }
-func (f *fake) Reload() error              { return errors.New("rstored.yaml: no") }
+func (f *fake) Reload() error              { return f.reloads }
 func (f *fake) Upgrade(path string) (control.Upgraded, error) {
 	return control.Upgraded{
 		Executable: path, OldVersion: "1.2", NewVersion: "1.3", OldPID: 6, PID: 7, PrepareMillis: 80,
@@ -226,7 +235,7 @@ type runner func(args ...string) (code int, out, errOut string)
 
 func start(t *testing.T) (*fake, runner) {
 	t.Helper()
-	f := &fake{}
+	f := &fake{reloads: errors.New("rstored.yaml: no")}
 	sock := filepath.Join(t.TempDir(), "c.sock")
 	access, err := control.NewAccess("")
 	if err != nil {

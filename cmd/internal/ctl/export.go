@@ -199,52 +199,6 @@ func (t *tool) exportShow() *cobra.Command {
 	}
 }
 
-func (t *tool) exportSet() *cobra.Command {
-	var f exportFlags
-	c := &cobra.Command{
-		Use:   "set NAME",
-		Short: "Change an export, now and after restarts",
-		Long:  "Change an export, now and after restarts. The --client rules given replace all earlier ones.",
-		Example: `  rstorectl export set /data --ro
-  rstorectl export set /data --client '192.168.0.0/16(all_squash,anonuid=1000)'`,
-		Args:              cli.Args(cobra.ExactArgs(1)),
-		ValidArgsFunction: t.completeExports,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.check(); err != nil {
-				return err
-			}
-			var p control.ExportPatch
-			if f.ro || f.rw {
-				p.ReadOnly = &f.ro
-			}
-			if f.async || f.sync {
-				p.Async = &f.async
-			}
-			if cmd.Flags().Changed("host-locks") {
-				p.HostLocks = &f.hostLocks
-			}
-			if len(f.clients) > 0 {
-				rules, err := f.rules()
-				if err != nil {
-					return err
-				}
-				p.Clients = &rules
-			}
-			if p == (control.ExportPatch{}) {
-				return cli.Usagef("nothing to change: give --ro, --rw, --sync, --async, --host-locks or --client")
-			}
-			e, err := t.daemon().SetExport(cmd.Context(), args[0], p)
-			if err != nil {
-				return err
-			}
-			warnExposed(cmd, &e)
-			return t.done(e, "changed export %s", e.Pseudo)
-		},
-	}
-	f.declare(c)
-	return c
-}
-
 func (t *tool) exportCheck() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check [FILE]",

@@ -74,6 +74,9 @@ func (r *Reconciler) SetExport(name string, p control.ExportPatch) (control.Expo
 	if err := e.Normalize(); err != nil {
 		return control.Export{}, err
 	}
+	if err := e.Edit(&p.ExportEdit); err != nil {
+		return control.Export{}, err
+	}
 	return r.change(e.Pseudo, func() error { return r.State.PutExport(e) })
 }
 
@@ -111,4 +114,16 @@ func (r *Reconciler) RemoveExport(name string) error {
 	}
 	_ = r.ApplyExports(false) // errors of other exports are in the log and in the list
 	return nil
+}
+
+// RevertExports implements control.Backend.
+func (r *Reconciler) RevertExports(removedOnly bool) error {
+	if err := r.MayChange(); err != nil {
+		return err
+	}
+	defer r.Mu.Unlock()
+	if err := r.State.RevertExports(removedOnly); err != nil {
+		return err
+	}
+	return r.ApplyExports(false)
 }

@@ -40,6 +40,17 @@ func (s *Store) RemoveExport(pseudo string, configured bool) error {
 	})
 }
 
+// RevertExports forgets which exports were removed at run time, and unless removedOnly is set also
+// those that were added and changed.
+func (s *Store) RevertExports(removedOnly bool) error {
+	return s.update(func(c *contents) {
+		c.RemovedExports = nil
+		if !removedOnly {
+			c.Exports = nil
+		}
+	})
+}
+
 // Ports returns the ports added and removed at run time. The slices are the
 // caller's.
 func (s *Store) Ports() (added, removed []Port) {
