@@ -76,9 +76,15 @@ func (s *server) start() {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
+	return newServerOf(t, memfs.New(memfs.Options{}))
+}
+
+// newServerOf serves a store.
+func newServerOf(t *testing.T, store blockstore.FS) *server {
+	t.Helper()
 	table := nfs.NewTable(nil)
 	err := table.Add(&nfs.Export{
-		ID: 1, Path: "/srv/data", Pseudo: "/data", FS: memfs.New(memfs.Options{}),
+		ID: 1, Path: "/srv/data", Pseudo: "/data", FS: store,
 		Clients: []nfs.ClientRule{{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Squash: nfs.NoRootSquash}},
 	})
 	if err != nil {

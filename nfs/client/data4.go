@@ -93,10 +93,13 @@ func (q *write4) encode(e *xdr.Encoder) {
 	e.Bulk(q.p)
 }
 
-func (q *write4) decode(d *xdr.Decoder) {
-	q.w.N = int(d.Uint32())
-	q.w.Committed = blockstore.Stability(d.Uint32())
-	q.w.Verifier = nfs3.DecodeVerifier(d)
+func (q *write4) decode(d *xdr.Decoder) { q.w.decode4(d) }
+
+// decode4 reads a WRITE4resok.
+func (w *Written) decode4(d *xdr.Decoder) {
+	w.N = int(d.Uint32())
+	w.Committed = blockstore.Stability(d.Uint32())
+	w.Verifier = nfs3.DecodeVerifier(d)
 }
 
 func (p proc4) write(ctx context.Context, h Handle, b []byte, off uint64, how blockstore.Stability) (w Written,

@@ -5,7 +5,8 @@
 //
 //   - A File is an open file, as an io.ReaderAt and io.WriterAt, with byte-range locks. An FS is
 //     a directory as an io/fs file system. See Client.Open, Client.CreateFile and Client.FS.
-//   - Upload, Download, Stream and Copy move whole files, with many requests in flight.
+//   - Upload, Download, Stream and Copy move whole files, with many requests in flight. PutFile
+//     makes a small file in one call.
 //   - The methods that are named after procedures (Lookup, Read, Write, Commit, ...) make one
 //     call each. They are those of version 3, with its statuses, in every version.
 //

@@ -67,10 +67,7 @@ func (p proc4) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, gua
 			ops = append(ops, compareOp(nfs4.OpVerify, nfs4.AttrTimeMetadata,
 				func(e *xdr.Encoder) { nfs4.EncodeTime(e, *guard) }))
 		}
-		err := p.change(ctx, append(ops, op4{nfs4.OpSetAttr, func(e *xdr.Encoder) {
-			nfs4.EncodeStateid(e, id)
-			encodeSetAttr4(e, s)
-		}, func(d *xdr.Decoder) { nfs4.DecodeBitmap(d) }})...)
+		err := p.change(ctx, append(ops, setAttrOp(id, s))...)
 		switch {
 		case err == nfs.ErrNotSame:
 			return nfs.ErrNotSync
@@ -83,6 +80,14 @@ func (p proc4) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, gua
 		return as3(err)
 	}
 	return nfs.ErrBadStateID
+}
+
+// setAttrOp is a SETATTR of the current file.
+func setAttrOp(id state.Stateid, s *blockstore.SetAttr) op4 {
+	return op4{nfs4.OpSetAttr, func(e *xdr.Encoder) {
+		nfs4.EncodeStateid(e, id)
+		encodeSetAttr4(e, s)
+	}, func(d *xdr.Decoder) { nfs4.DecodeBitmap(d) }}
 }
 
 func (p proc4) lookup(ctx context.Context, dir Handle, name string) (*Node, error) {
@@ -177,11 +182,15 @@ func (p proc4) withState(ctx context.Context, h Handle, access uint32, io func(s
 func (p proc4) commit(ctx context.Context, h Handle, off uint64, n uint32) (verifier [nfs3.VerifierLen]byte,
 	err error,
 ) {
-	err = p.do(ctx, &compound4{ops: []op4{putFH(h), {nfs4.OpCommit, func(e *xdr.Encoder) {
+	err = p.do(ctx, &compound4{ops: []op4{putFH(h), commitOp(off, n, &verifier)}})
+	return verifier, err
+}
+
+func commitOp(off uint64, n uint32, verifier *[nfs3.VerifierLen]byte) op4 {
+	return op4{nfs4.OpCommit, func(e *xdr.Encoder) {
 		e.Uint64(off)
 		e.Uint32(n)
-	}, func(d *xdr.Decoder) { verifier = nfs3.DecodeVerifier(d) }}}})
-	return verifier, err
+	}, func(d *xdr.Decoder) { *verifier = nfs3.DecodeVerifier(d) }}
 }
 
 // made executes a compound that creates an object and reads its handle and attributes. If the
@@ -201,15 +210,30 @@ func (p proc4) made(ctx context.Context, dir Handle, name string, makes op4, aft
 	return nil, err
 }
 
-// create is an OPEN that creates a file (section 18.16), and a CLOSE with the current stateid
-// (section 16.2.3.1.2). Each has an open-owner of its own, so that concurrent creates do not
-// share an open.
+// create is an OPEN that creates a file, and a CLOSE with the current stateid (section
+// 16.2.3.1.2).
 func (p proc4) create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr,
 	verifier [nfs3.VerifierLen]byte,
 ) (*Node, error) {
-	owner := p.creates.Add(1)
 	var res opened4
-	n, err := p.made(ctx, dir, name, op4{nfs4.OpOpen, func(e *xdr.Encoder) {
+	n, err := p.made(ctx, dir, name, p.openNewOp(name, mode, s, &verifier, &res), closeOp(state.Current))
+	switch err {
+	case nfs.ErrSymlink, nfs.ErrWrongType, nfs.ErrIsDir:
+		err = nfs.ErrExist
+	}
+	if err == nil && res.given {
+		p.opens.returnDelegation(ctx, n.Handle, res.deleg)
+	}
+	return n, err
+}
+
+// openNewOp is an OPEN for writing that creates a file (section 18.16). Each has an open-owner of
+// its own, so that concurrent creates do not share an open. verifier is for mode Exclusive.
+func (p proc4) openNewOp(name string, mode blockstore.CreateMode, s *blockstore.SetAttr,
+	verifier *[nfs3.VerifierLen]byte, res *opened4,
+) op4 {
+	owner := p.creates.Add(1)
+	return op4{nfs4.OpOpen, func(e *xdr.Encoder) {
 		e.Uint32(0) // seqid
 		e.Uint32(ShareWrite | nfs4.WantNoDeleg)
 		e.Uint32(0)
@@ -232,15 +256,7 @@ func (p proc4) create(ctx context.Context, dir Handle, name string, mode blockst
 		}
 		e.Uint32(nfs4.ClaimNull)
 		e.String(name)
-	}, res.decode}, closeOp(state.Current))
-	switch err {
-	case nfs.ErrSymlink, nfs.ErrWrongType, nfs.ErrIsDir:
-		err = nfs.ErrExist
-	}
-	if err == nil && res.given {
-		p.opens.returnDelegation(ctx, n.Handle, res.deleg)
-	}
-	return n, err
+	}, res.decode}
 }
 
 // createOp is a CREATE (section 18.4), of anything but a regular file.
@@ -318,10 +334,14 @@ func (p proc4) rmdir(ctx context.Context, dir Handle, name string) error {
 // rename is RENAME (section 18.26): the saved filehandle is the source directory, the current
 // one the target.
 func (p proc4) rename(ctx context.Context, from Handle, fromName string, to Handle, toName string) error {
-	return as3(p.change(ctx, putFH(from), op4{num: nfs4.OpSaveFH}, putFH(to), op4{nfs4.OpRename, func(e *xdr.Encoder) {
-		e.String(fromName)
-		e.String(toName)
-	}, func(d *xdr.Decoder) { d.Skip(2 * changeInfoBytes) }}))
+	return as3(p.change(ctx, putFH(from), op4{num: nfs4.OpSaveFH}, putFH(to), renameOp(fromName, toName)))
+}
+
+func renameOp(from, to string) op4 {
+	return op4{nfs4.OpRename, func(e *xdr.Encoder) {
+		e.String(from)
+		e.String(to)
+	}, func(d *xdr.Decoder) { d.Skip(2 * changeInfoBytes) }}
 }
 
 // link is LINK (section 18.9): the saved filehandle is the object, the current one the directory.

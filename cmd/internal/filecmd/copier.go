@@ -37,9 +37,12 @@ type copier struct {
 	chunk     uint64 // see resumeChunk
 	sameSide  bool   // both sides are one server
 
-	slots, large chan struct{}
+	jobs         int
+	queue        chan func() // nil while nothing is copied; see start
+	large        chan struct{}
 	wg           sync.WaitGroup
 	files, bytes atomic.Int64
+	severalCalls atomic.Bool // the target cannot make a file in one call
 
 	// The walk's own.
 	links map[id]*leader
@@ -64,7 +67,7 @@ type finished struct {
 
 func newCopier(r *run, src, dst side, jobs int) *copier {
 	return &copier{
-		r: r, src: src, dst: dst, slots: make(chan struct{}, max(jobs, 1)), large: make(chan struct{}, largeJobs),
+		r: r, src: src, dst: dst, jobs: max(jobs, 1), large: make(chan struct{}, largeJobs),
 		links: make(map[id]*leader), chunk: resumeChunk,
 	}
 }
@@ -78,11 +81,11 @@ func (k *copier) run(from, into *object, name string) {
 // complete waits for the copies into a directory. It then makes hard links and sets the attributes
 // of directories.
 func (k *copier) complete(into *object) {
-	k.wg.Wait()
+	k.wait()
 	for _, f := range k.again {
 		k.start(func() { k.linkOrCopy(f) })
 	}
-	k.wg.Wait()
+	k.wait()
 	// Copies into a directory change its times, so directories come last. Inner directories come
 	// before outer ones, because an outer mode can deny access.
 	for i := len(k.dirs) - 1; i >= 0 && k.r.ctx.Err() == nil; i-- {
@@ -104,19 +107,6 @@ func (k *copier) syncDir(into *object) {
 	if err := k.dst.syncDir(into); err != nil {
 		k.fail(into.shown, fmt.Errorf("syncing the directory: %w", err))
 	}
-}
-
-// start runs do in a goroutine when there is a slot.
-func (k *copier) start(do func()) {
-	select {
-	case k.slots <- struct{}{}:
-	case <-k.r.ctx.Done():
-		return
-	}
-	k.wg.Go(func() {
-		defer func() { <-k.slots }()
-		do()
-	})
 }
 
 func (k *copier) fail(name string, err error) {
@@ -319,6 +309,9 @@ func (k *copier) file(ctx context.Context, from, into *object, name string) (to 
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
+	}
+	if to, done, err := k.small(ctx, from, into, name); done {
+		return to, err
 	}
 	// Before anything is made.
 	if _, ok := k.src.(local); ok {

@@ -102,6 +102,19 @@ func (local) list(ctx context.Context, dir *object, each func(string, *object) e
 
 func (local) readlink(_ context.Context, o *object) (string, error) { return os.Readlink(o.path) }
 
+func (local) read(_ context.Context, o *object, p []byte) error {
+	f, err := os.Open(o.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.ReadFull(f, p)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
 func (local) stream(_ context.Context, o *object, w io.Writer) error {
 	if o.f != nil {
 		_, err := io.Copy(w, io.NewSectionReader(o.f, 0, 1<<63-1))

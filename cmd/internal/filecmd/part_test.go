@@ -25,7 +25,9 @@ import (
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
+	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
@@ -77,19 +79,23 @@ type rig struct {
 	url   string
 	dir   string // of this host
 	said  bytes.Buffer
+	vers  client.Version
+	srv   *rpc.Server
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, store: &brokenFS{FS: memfs.New(memfs.Options{RootMode: 0o777})}, dir: t.TempDir()}
+	r := &rig{
+		t: t, store: &brokenFS{FS: memfs.New(memfs.Options{RootMode: 0o777})}, dir: t.TempDir(), vers: client.Version3,
+	}
 	table := nfs.NewTable(nil)
 	if err := table.Add(&nfs.Export{ID: 1, Pseudo: "/data", FS: r.store}); err != nil {
 		t.Fatal(err)
 	}
-	srv := rpc.NewServer(rpc.ServerConfig{Programs: nfs3.Programs(nfs.Config{
-		Exports: table,
-		Codec:   nfs.NewCodec([]byte("secret")),
-	})})
+	cfg := nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("secret"))}
+	four := nfs4.New(nfs4.Config{Config: cfg, Identity: []byte("test"), Boot: 1, Locks: lock.New(0)})
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: append(nfs3.Programs(cfg), four.Programs()...)})
+	r.srv = srv
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +112,7 @@ func newRig(t *testing.T) *rig {
 // copy copies as put, get and cp do, with chunks of 1 MiB.
 func (r *rig) copy(ctx context.Context, o copyFlags, chunk uint64, from, to string) error {
 	r.t.Helper()
-	d := &dial.Dialer{Version: client.Version3, GiveUp: 10 * time.Second}
+	d := &dial.Dialer{Version: r.vers, GiveUp: 10 * time.Second}
 	defer func() { _ = d.Close() }()
 	u := &run{tool: &tool{g: &cli.Globals{Out: io.Discard, Err: &r.said, Quiet: true}}, ctx: ctx, dialer: d}
 	dst, err := u.find(to, true, true)
@@ -118,7 +124,7 @@ func (r *rig) copy(ctx context.Context, o copyFlags, chunk uint64, from, to stri
 		r.t.Fatal(err)
 	}
 	k := newCopier(u, src.side, dst.side, 4)
-	k.owner, k.resume, k.verify, k.chunk = o.owner, o.resume, o.verify, chunk
+	k.owner, k.resume, k.verify, k.recursive, k.chunk = o.owner, o.resume, o.verify, o.recursive, chunk
 	into, name := dst.into, dst.name
 	if dst.o != nil {
 		if into, err = u.parentOf(dst); err != nil {
@@ -592,6 +598,12 @@ func TestPartName(t *testing.T) {
 
 // TestLinksAndFifos: what is no file replaces what is there, too, and nothing is left beside it.
 func TestLinksAndFifos(t *testing.T) {
+	for _, version := range []string{"3", "4.2"} {
+		t.Run(version, func(t *testing.T) { linksAndFifos(t, version) })
+	}
+}
+
+func linksAndFifos(t *testing.T, version string) {
 	r := newRig(t)
 	tree := filepath.Join(r.dir, "tree")
 	if err := errors.Join(os.Mkdir(tree, 0o755), os.WriteFile(filepath.Join(tree, "a"), []byte("x"), 0o644),
@@ -608,7 +620,7 @@ func TestLinksAndFifos(t *testing.T) {
 			{"put", "-r", tree, r.url},
 			{"get", "-r", r.url + "/tree", filepath.Join(r.dir, "back")},
 		} {
-			root.SetArgs(append(args, "--nfs-version", "3"))
+			root.SetArgs(append(args, "--nfs-version", version))
 			if err := root.ExecuteContext(t.Context()); err != nil {
 				t.Fatal(err, r.said.String())
 			}

@@ -2,6 +2,7 @@ package filecmd
 
 import (
 	"context"
+	"errors"
 	"io"
 
 	"github.com/rstored/rstored/blockstore"
@@ -60,6 +61,14 @@ func (s *remote) list(ctx context.Context, dir *object, each func(string, *objec
 
 func (s *remote) readlink(ctx context.Context, o *object) (string, error) {
 	return s.c.ReadLink(ctx, o.h)
+}
+
+func (s *remote) read(ctx context.Context, o *object, p []byte) error {
+	_, err := remoteFile{ctx, s.c, o.h}.ReadAt(p, 0)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
 }
 
 func (s *remote) stream(ctx context.Context, o *object, w io.Writer) error {
@@ -135,17 +144,41 @@ func (s *remote) remove(ctx context.Context, dir *object, name string) error {
 
 func (s *remote) finish(ctx context.Context, o *object, a *nfs3.Attr, owner bool) error {
 	if owner {
-		// Before the mode: a change of owner takes the setuid bit away.
-		if err := s.c.SetAttr(ctx, o.h, &blockstore.SetAttr{UID: &a.UID, GID: &a.GID}, nil); err != nil {
+		if err := s.c.SetAttr(ctx, o.h, finalOwner(a), nil); err != nil {
 			return err
 		}
 	}
-	set := blockstore.SetAttr{
-		Mode: new(finalMode(a, owner)), AtimeHow: blockstore.TimeClient, Atime: a.Atime,
-		MtimeHow: blockstore.TimeClient, Mtime: a.Mtime,
-	}
+	set := finalAttr(a, owner)
 	if a.Type == blockstore.TypeReg && a.Used < a.Size {
 		set.Size = &a.Size // it may end with a hole
 	}
-	return s.c.SetAttr(ctx, o.h, &set, nil)
+	return s.c.SetAttr(ctx, o.h, set, nil)
+}
+
+// finalOwner is the change of owner of a copy. It comes before finalAttr, because it takes the
+// setuid bit away.
+func finalOwner(a *nfs3.Attr) *blockstore.SetAttr {
+	return &blockstore.SetAttr{UID: &a.UID, GID: &a.GID}
+}
+
+// finalAttr is the change of mode and times of a copy.
+func finalAttr(a *nfs3.Attr, owner bool) *blockstore.SetAttr {
+	return &blockstore.SetAttr{
+		Mode: new(finalMode(a, owner)), AtimeHow: blockstore.TimeClient, Atime: a.Atime,
+		MtimeHow: blockstore.TimeClient, Mtime: a.Mtime,
+	}
+}
+
+func (s *remote) placeFile(ctx context.Context, into *object, name, part string, data []byte, a *nfs3.Attr,
+	owner bool,
+) (*object, error) {
+	f := client.NewFile{Name: name, Part: part, Data: data, Attr: finalAttr(a, owner)}
+	if owner {
+		f.Owner = finalOwner(a)
+	}
+	h, err := s.c.PutFile(ctx, into.h, &f)
+	if err != nil {
+		return nil, err
+	}
+	return &object{shown: below(into, name), h: h}, nil
 }

@@ -37,6 +37,9 @@ type side interface {
 	// list calls each for the entries of a directory, in any order.
 	list(ctx context.Context, dir *object, each func(name string, o *object) error) error
 	readlink(ctx context.Context, o *object) (string, error)
+	// read reads the first len(p) bytes of a file. It fails with io.ErrUnexpectedEOF if there are
+	// fewer.
+	read(ctx context.Context, o *object, p []byte) error
 	// stream writes a file's bytes in order.
 	stream(ctx context.Context, o *object, w io.Writer) error
 

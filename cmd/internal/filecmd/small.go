@@ -1,0 +1,58 @@
+package filecmd
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/nfs3"
+)
+
+// placer is a side that can make a complete file at once.
+type placer interface {
+	// placeFile makes a file with its data and with the attributes that finish sets. part is its
+	// name until it is complete. An error that matches errors.ErrUnsupported means that this side
+	// cannot, and that nothing was made.
+	placeFile(ctx context.Context, into *object, name, part string, data []byte, a *nfs3.Attr, owner bool) (*object, error)
+}
+
+// smallBuffers hold the data of small files.
+var smallBuffers = sync.Pool{New: func() any {
+	b := make([]byte, client.TransferMax)
+	return &b
+}}
+
+// small copies a file that fits into one WRITE, in one call to the server. done is false if that is
+// not possible, or has failed on the target's side: the target is as it was then, and the steps
+// one by one either work or say what is wrong.
+func (k *copier) small(ctx context.Context, from, into *object, name string) (to *object, done bool, err error) {
+	target, ok := k.dst.(placer)
+	if !ok || k.severalCalls.Load() || k.verify || k.sameSide || from.sparse() || from.attr.Size > client.TransferMax {
+		return nil, false, nil
+	}
+	buf := smallBuffers.Get().(*[]byte)
+	defer smallBuffers.Put(buf)
+	data := (*buf)[:from.attr.Size]
+	if err := k.src.read(ctx, from, data); err != nil {
+		return nil, true, changed(err)
+	}
+	part := partName(name, newID())
+	to, err = target.placeFile(ctx, into, name, part, data, &from.attr, k.owner)
+	switch {
+	case err == nil:
+		k.progress(len(data))
+		return to, true, nil
+	case errors.Is(err, errors.ErrUnsupported):
+		k.severalCalls.Store(k.severalCalls.Load() || len(data) <= smallest)
+	case ctx.Err() != nil:
+		k.discard(into, part)
+		return nil, true, err
+	default:
+		k.discard(into, part)
+	}
+	return nil, false, nil
+}
+
+// smallest is a length that every server takes in one WRITE.
+const smallest = 4096
