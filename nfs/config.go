@@ -132,7 +132,11 @@ func (c *Counters) Snapshot() map[string]uint64 {
 // AuditCaller returns the attributes by which the audit log names the caller.
 func AuditCaller(c *rpc.Call) []any {
 	p := &c.Peer
-	return []any{
+	list := []any{
 		"client", p.Addr.String(), "transport", p.Transport.String(), "xprtsec", p.Security.String(), "uid", c.Cred.UID,
 	}
+	if c.Cred.Principal != "" {
+		list = append(list, "principal", c.Cred.Principal)
+	}
+	return list
 }

@@ -81,25 +81,46 @@ type Flavors uint8
 const (
 	FlavorSys Flavors = 1 << iota
 	FlavorNone
+	FlavorKrb5
+	FlavorKrb5i
+	FlavorKrb5p
 )
+
+// FlavorsGSS are the flavors of Kerberos.
+const FlavorsGSS = FlavorKrb5 | FlavorKrb5i | FlavorKrb5p
+
+// flavorBits has all flavors, the best first. A flavor without a row is never accepted.
+var flavorBits = [...]struct {
+	flavor rpc.AuthFlavor
+	bit    Flavors
+}{
+	{rpc.AuthKrb5p, FlavorKrb5p},
+	{rpc.AuthKrb5i, FlavorKrb5i},
+	{rpc.AuthKrb5, FlavorKrb5},
+	{rpc.AuthSys, FlavorSys},
+	{rpc.AuthNone, FlavorNone},
+}
 
 // Has reports whether a flavor is accepted.
 func (f Flavors) Has(a rpc.AuthFlavor) bool {
-	switch a {
-	case rpc.AuthSys:
-		return f == 0 || f&FlavorSys != 0
-	case rpc.AuthNone:
-		return f == 0 || f&FlavorNone != 0
+	for i := range flavorBits {
+		if flavorBits[i].flavor == a {
+			return f == 0 || f&flavorBits[i].bit != 0
+		}
 	}
 	return false
 }
 
-// List are the flavors, the best first.
+// List are the flavors, the best first. Those of Kerberos are in it if they are named: an export
+// that accepts everything does not say whether the server has a keytab.
 func (f Flavors) List() []rpc.AuthFlavor {
-	out := make([]rpc.AuthFlavor, 0, 2)
-	for _, a := range [...]rpc.AuthFlavor{rpc.AuthSys, rpc.AuthNone} {
-		if f.Has(a) {
-			out = append(out, a)
+	if f == 0 {
+		f = FlavorSys | FlavorNone
+	}
+	out := make([]rpc.AuthFlavor, 0, len(flavorBits))
+	for _, x := range flavorBits {
+		if f&x.bit != 0 {
+			out = append(out, x.flavor)
 		}
 	}
 	return out
@@ -297,7 +318,7 @@ const noID = 1<<32 - 1
 // false and leaves out undefined. If g is nil, the groups of the call are used.
 func (r *ClientRule) Identity(c *rpc.Cred, g Groups, wait bool, out *blockstore.Cred) (ready bool) {
 	out.Groups = out.Groups[:0]
-	if c.Flavor != rpc.AuthSys || r.Squash == AllSquash {
+	if c.Flavor != rpc.AuthSys && !c.Flavor.GSS() || c.Unmapped || r.Squash == AllSquash {
 		out.UID, out.GID = r.AnonUID, r.AnonGID
 		return true
 	}

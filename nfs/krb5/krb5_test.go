@@ -266,7 +266,7 @@ func FuzzAccept(f *testing.F) {
 		f.Fatal(err)
 	}
 	a := &Acceptor{Service: "nfs", Keytab: func() (*keytab.Keytab, error) { return kt, nil }}
-	f.Add([]byte("`\x0b" + string(OID)))
+	f.Add([]byte("`\x0b" + string(gss.OIDKrb5)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if _, err := a.Accept(b, time.Now()); err == nil {
 			t.Error("accepted")

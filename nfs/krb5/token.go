@@ -19,9 +19,6 @@ import (
 	"github.com/rstored/rstored/rpcrdma/gss"
 )
 
-// OID is the object identifier of the mechanism, DER encoded (RFC 4121 section 1).
-var OID = []byte{0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x12, 0x01, 0x02, 0x02}
-
 // Tokens of an establishment (RFC 4121 section 4.1). A token is
 //
 //	60 | length, DER | OID | TOK_ID, 2 bytes | Kerberos message, DER
@@ -40,7 +37,7 @@ func unwrap(token []byte) (id int, msg []byte, err error) {
 	if err != nil || len(rest) > 0 || outer.Class != asn1.ClassApplication || outer.Tag != 0 {
 		return 0, nil, errToken
 	}
-	body, ok := bytes.CutPrefix(outer.Bytes, OID)
+	body, ok := bytes.CutPrefix(outer.Bytes, gss.OIDKrb5)
 	if !ok {
 		return 0, nil, fmt.Errorf("%w: the mechanism is not Kerberos", errToken)
 	}
@@ -52,7 +49,7 @@ func unwrap(token []byte) (id int, msg []byte, err error) {
 
 // wrap makes a token.
 func wrap(id int, msg []byte) []byte {
-	return asn1tools.AddASNAppTag(bytes.Join([][]byte{OID, {byte(id >> 8), byte(id)}, msg}, nil), 0)
+	return asn1tools.AddASNAppTag(bytes.Join([][]byte{gss.OIDKrb5, {byte(id >> 8), byte(id)}, msg}, nil), 0)
 }
 
 // decrypt decrypts and checks data. gokrb5 needs data that is not too short.

@@ -85,8 +85,8 @@ func setClientID(k *compound) nfs.Status {
 		// others. The zone is that by which the client was reached.
 		a.Callback.To = netip.AddrPortFrom(k.c.Peer.Addr.Addr().Unmap(), to.Port())
 	}
-	if k.c.Cred.Flavor == rpc.AuthSys {
-		// The Linux client takes no callback of AUTH_NONE.
+	if k.c.Cred.Flavor == rpc.AuthSys || k.c.Cred.Flavor.GSS() {
+		// The Linux client takes no callback of AUTH_NONE, and does not insist on RPCSEC_GSS.
 		a.Callback.Cred = &rpc.Cred{Flavor: rpc.AuthSys, Machine: implName, UID: k.c.Cred.UID, GID: k.c.Cred.GID}
 	}
 	got, st := k.s.state.SetClientID(k.now, &a)

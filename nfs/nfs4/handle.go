@@ -4,6 +4,8 @@ import (
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/rpcrdma/gss"
+	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
@@ -187,9 +189,9 @@ func secInfoNoName(k *compound) nfs.Status {
 //	| count | flavor 1 | flavor 2 | ...    in the order in which the server prefers them
 //	+-------+----------+----------+
 //
-// An entry of RPCSEC_GSS would have a second part, but this server has none. WRONGSEC of the lookup
-// is the reason for which the client asks, so it is no error here. A client that is admitted but
-// lacks TLS gets the same list: NFS has no flavor for TLS (RFC 9289).
+// An entry of RPCSEC_GSS has a second part: the mechanism, the quality of protection and the
+// service. WRONGSEC of the lookup is the reason for which the client asks, so it is no error here. A
+// client that is admitted but lacks TLS gets the same list: NFS has no flavor for TLS (RFC 9289).
 func (k *compound) flavors(o *object, st nfs.Status) nfs.Status {
 	var accepted nfs.Flavors
 	switch {
@@ -211,7 +213,13 @@ func (k *compound) flavors(o *object, st nfs.Status) nfs.Status {
 	list := accepted.List()
 	e.Uint32(uint32(len(list)))
 	for _, f := range list {
-		e.Uint32(uint32(f))
+		if !f.GSS() {
+			e.Uint32(uint32(f))
+			continue
+		}
+		e.Uint32(uint32(rpc.AuthGSS))
+		e.Opaque(gss.OIDKrb5[2:]) // without tag and length
+		e.Uint32s(0, uint32(f-rpc.AuthKrb5)+uint32(gss.None))
 	}
 	return nfs.OK
 }

@@ -252,6 +252,7 @@ func (a *attempt) Doubt() []byte {
 	e.Uint32(uint32(k.c.Cred.Flavor))
 	e.Uint32(k.c.Cred.UID)
 	e.Uint32(k.c.Cred.GID)
+	e.String(k.c.Cred.Principal)
 	for _, o := range [...]*object{&k.cur, &k.saved} {
 		if o.set() {
 			k.encodeHandle(&e, o)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
@@ -38,6 +39,9 @@ const (
 )
 
 func (k *compound) principal() state.Principal {
+	if k.c.Cred.Flavor.GSS() {
+		return state.Principal{Flavor: rpc.AuthGSS, Name: k.c.Cred.Principal}
+	}
 	return state.Principal{Flavor: k.c.Cred.Flavor, UID: k.c.Cred.UID}
 }
 

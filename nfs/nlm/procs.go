@@ -51,7 +51,7 @@ func (s *Server) place(c *rpc.Call, l *Lock, why purpose) (f lock.File, o lock.O
 		return f, o, StaleHandle
 	}
 	rule, admits := x.Admits(&c.Peer)
-	if admits != nfs.OK {
+	if admits != nfs.OK || !rule.Flavors.Has(c.Cred.Flavor) {
 		return f, o, Failed
 	}
 	if why >= toWrite && (x.ReadOnly || rule.RO) {

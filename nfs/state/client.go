@@ -13,10 +13,11 @@ import (
 )
 
 // Principal is who speaks for a client: what of a credential stays the same over all
-// calls of one user of a host.
+// calls of one user of a host. With Kerberos it is the name, under any service.
 type Principal struct {
 	Flavor rpc.AuthFlavor
 	UID    uint32
+	Name   string
 }
 
 // Verifier is a client's verifier4: it changes when the client restarts.

@@ -12,6 +12,9 @@ const Flavor = 6
 // Version is the version of RPCSEC_GSS.
 const Version = 1
 
+// OIDKrb5 is the object identifier of the Kerberos mechanism, DER encoded (RFC 4121 section 1).
+var OIDKrb5 = []byte{0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x12, 0x01, 0x02, 0x02}
+
 // Proc is the control procedure of a call (gss_proc, RFC 2203 section 5).
 type Proc uint32
 

@@ -324,7 +324,7 @@ func (r *replyCache) finish(c *Call, done bool, at int64) {
 	for w := waiting; w != nil; {
 		next := w.next
 		w.next = nil
-		w.Reply(w, !done)
+		w.send(!done)
 		w = next
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/rstored/rstored/rpcrdma/gss"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
@@ -75,17 +76,31 @@ type AuthFlavor uint32
 const (
 	AuthNone AuthFlavor = 0
 	AuthSys  AuthFlavor = 1
+	// AuthGSS is RPCSEC_GSS on the wire (RFC 2203).
+	AuthGSS AuthFlavor = 6
 	// AuthTLS is in a call of procedure NULL, the probe for TLS (RFC 9289 section 4.1).
 	AuthTLS AuthFlavor = 7
+	// Pseudo flavors (RFC 2623 section 2.2): RPCSEC_GSS with Kerberos and one of its services.
+	AuthKrb5  AuthFlavor = 390003
+	AuthKrb5i AuthFlavor = 390004
+	AuthKrb5p AuthFlavor = 390005
 )
 
-// Cred is the decoded credential of a call.
+// GSS reports whether f is a pseudo flavor of RPCSEC_GSS.
+func (f AuthFlavor) GSS() bool { return f >= AuthKrb5 && f <= AuthKrb5p }
+
+// Cred is the decoded credential of a call. A procedure sees AUTH_NONE, AUTH_SYS or a pseudo flavor
+// of RPCSEC_GSS, whose UID, GID and Groups are those of the user that Principal is on this host.
 type Cred struct {
-	Flavor  AuthFlavor
-	Machine string
-	UID     uint32
-	GID     uint32
-	Groups  []uint32
+	Flavor AuthFlavor
+	// Principal is the verified Kerberos principal with its realm. Unmapped: no user of this host is
+	// this principal.
+	Principal string
+	Unmapped  bool
+	Machine   string
+	UID       uint32
+	GID       uint32
+	Groups    []uint32
 }
 
 // AcceptStat is the accept_stat of an accepted reply (RFC 5531 section 9).
@@ -174,6 +189,8 @@ type Call struct {
 
 	detached bool
 
+	gss gssCall
+
 	deferrals *deferred
 	deferred  bool          // Defer reserved a place for the call
 	wait      time.Duration // how long it is deferred
@@ -256,7 +273,7 @@ func (c *Call) NextBulk() int {
 	case len(c.Res.Refs) == 0:
 		return c.BulkMax
 	case c.BulkNext != nil:
-		return c.BulkNext()
+		return c.gss.less(c.BulkNext())
 	}
 	return -1
 }
@@ -294,7 +311,8 @@ type Lender interface {
 // Borrows reports whether Borrow may be called with n bytes for the next bulk result.
 func (c *Call) Borrows(n int) bool {
 	// A cached reply would be copied.
-	return c.Loans != nil && c.entry == nil && c.Loans.Borrows(c, n)
+	// What is protected must not change before the client has it.
+	return c.Loans != nil && c.entry == nil && c.gss.cred.Service <= gss.None && c.Loans.Borrows(c, n)
 }
 
 // Borrow adds borrowed memory as the next bulk result. The transport releases it when the reply has

@@ -51,6 +51,9 @@ func (c *Call) key() drcKey {
 		}
 		b = append(b, c.Cred.Machine...)
 	}
+	if c.Cred.Flavor.GSS() { // not the context: a retransmission may come by another one
+		b = append(be.AppendUint32(b, uint32(len(c.Cred.Principal))), c.Cred.Principal...)
+	}
 	x.head = b
 	x.h.Reset()
 	_, _ = x.h.Write(b)

@@ -45,6 +45,10 @@ const (
 	AuthRejectedCred AuthStat = 2
 	AuthBadVerf      AuthStat = 3
 	AuthTooWeak      AuthStat = 5
+	// GSSCredProblem: the context of an RPCSEC_GSS call is unknown or its header is forged.
+	// GSSCtxProblem: the context cannot be used any more (RFC 2203 section 5.3.3.3).
+	GSSCredProblem AuthStat = 13
+	GSSCtxProblem  AuthStat = 14
 )
 
 // Limits of the opaque parts of a header.
@@ -69,6 +73,7 @@ const (
 // message that is no call, or is too short to show it, is not answered: a reply to a reply could go
 // on for ever.
 func decodeHeader(d *xdr.Decoder, c *Call) headerFault {
+	start, whole := d.Offset(), *d
 	c.XID = d.Uint32()
 	if d.Uint32() != MsgCall || d.Err() != nil {
 		return headerNotACall
@@ -86,10 +91,17 @@ func decodeHeader(d *xdr.Decoder, c *Call) headerFault {
 	if d.Err() != nil || c.Cred.Flavor == AuthSys && !c.Cred.decodeSys(body) {
 		return headerCred
 	}
+	if c.Cred.Flavor == AuthGSS {
+		c.gss.bad = c.gss.cred.Decode(body) != nil
+		c.gss.header = whole.Fixed(d.Offset() - start)
+	}
 	verf := d.Uint32() // ignored with AUTH_NONE and AUTH_SYS
 	verfBody := d.Opaque(AuthBodyMax)
 	if d.Err() != nil {
 		return headerVerf
+	}
+	if c.Cred.Flavor == AuthGSS {
+		c.gss.verifier, c.gss.verified = verfBody, verf == uint32(AuthGSS)
 	}
 	if c.Cred.Flavor == AuthTLS {
 		switch { // RFC 9289 section 4.1

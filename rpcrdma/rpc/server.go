@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rstored/rstored/rpcrdma/gss"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
@@ -26,6 +27,9 @@ type ServerConfig struct {
 	// restart. It must be zero, or as an earlier server left it. It belongs to the server until
 	// Close. With nil the server does not recognize them.
 	Journal []byte
+	// GSS, if not nil, has the security contexts of clients: the server accepts RPCSEC_GSS. Without it
+	// such calls are denied.
+	GSS *gss.Server
 	// Observer, if not nil, observes every call that was served.
 	Observer Observer
 	// Paced reports whether any client is under a limit that a Proc's Pace knows of. It is called
@@ -47,6 +51,7 @@ type Server struct {
 	stats    [][]procStats // by program, by procedure
 	faults   [faultsEnd]atomic.Uint64
 	cache    replyCache
+	gss      *gss.Server
 	observer Observer
 	paced    func() bool
 	log      *slog.Logger
@@ -74,7 +79,7 @@ func NewServer(cfg ServerConfig) *Server {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	s := &Server{
 		programs: cfg.Programs, log: cfg.Logger, observer: cfg.Observer, paced: cfg.Paced, epoch: time.Now(),
-		load: Load{Workers: cfg.Workers},
+		load: Load{Workers: cfg.Workers}, gss: cfg.GSS,
 	}
 	s.ready.L = &s.mu
 	s.busy = make([]working, cfg.Workers)
@@ -104,101 +109,6 @@ func (s *Server) Close() {
 	s.done.Wait()
 }
 
-// Dispatch serves one call message. It sets up c from the header in msg and runs the procedure:
-// here if it never waits or mayBlock is set, otherwise on a worker. It calls c.Reply exactly once,
-// possibly before it returns. The bytes of msg must not change until then.
-//
-//	header                                     answer
-//	no call, or too short                      none
-//	RPC version is not 2                       denied, RPC_MISMATCH 2 to 2
-//	credential does not decode                 denied, AUTH_BADCRED
-//	verifier does not decode                   denied, AUTH_BADVERF
-//	program is not served                      PROG_UNAVAIL
-//	version is not served                      PROG_MISMATCH
-//	procedure does not exist                   PROC_UNAVAIL
-//	flavor is not AUTH_NONE or AUTH_SYS        denied, AUTH_REJECTEDCRED
-func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
-	c.came = time.Since(s.epoch)
-	c.Args = msg
-	switch decodeHeader(&c.Args, c) {
-	case headerNotACall:
-		s.faults[notCalls].Add(1)
-		c.Reply(c, true)
-		return
-	case headerVersion:
-		s.faults[rpcMismatch].Add(1)
-		encodeVersionMismatch(&c.Res, c.XID)
-		c.Reply(c, false)
-		return
-	case headerCred:
-		s.deny(c, AuthBadCred)
-		return
-	case headerVerf:
-		s.deny(c, AuthBadVerf)
-		return
-	}
-	if c.Cred.Flavor == AuthTLS {
-		s.startTLS(c)
-		return
-	}
-	if !s.route(c) {
-		c.Reply(c, false)
-		return
-	}
-	c.stats.calls.Add(1)
-	c.size = c.Args.Remaining()
-	if s.tracing.Load() {
-		args := c.Args
-		c.args = &args
-	}
-	c.stats.bytesIn.Add(uint64(c.size))
-	if c.Cred.Flavor != AuthNone && c.Cred.Flavor != AuthSys {
-		s.deny(c, AuthRejectedCred)
-		return
-	}
-	if (c.proc.Mutates || c.proc.Once != nil && c.proc.Once(c.Args)) && !s.first(c) {
-		return
-	}
-	encodeAccepted(&c.Res, c.XID, RPCSuccess)
-	c.base = len(c.Res.B)
-	c.deferrals = &s.deferred
-	if mayBlock || c.proc.Inline && !c.Elsewhere {
-		args := c.Args
-		if s.run(c, mayBlock) {
-			return
-		}
-		c.Args = args
-	}
-	s.enqueue(c)
-}
-
-// deny answers a call with a credential that is refused.
-func (s *Server) deny(c *Call, why AuthStat) {
-	s.faults[badCred].Add(1)
-	encodeAuthError(&c.Res, c.XID, why)
-	c.Reply(c, false)
-}
-
-// startTLS answers a call with AUTH_TLS. It must be for procedure NULL on a connection without TLS
-// (RFC 9289 section 4.1). The transport starts TLS after the reply.
-func (s *Server) startTLS(c *Call) {
-	const null = 0
-	switch {
-	case c.Proc != null || c.Peer.Security != Cleartext:
-		s.deny(c, AuthBadCred)
-	case !c.CanTLS:
-		s.deny(c, AuthRejectedCred)
-	default:
-		if s.route(c) {
-			c.stats.calls.Add(1)
-			encodeAccepted(&c.Res, c.XID, RPCSuccess)
-		}
-		offerTLS(&c.Res)
-		c.StartTLS = true
-		c.Reply(c, false)
-	}
-}
-
 // Pace applies the rate limits of a client to a call whose bulk argument, of bulk bytes, has not
 // arrived; msg is the rest of the call. limit identifies the limit that applies, 0 for none. With
 // take, Pace also counts the call, and sets c.Paid. The call may begin after wait. If ok is false
@@ -208,8 +118,8 @@ func (s *Server) Pace(c *Call, msg xdr.Decoder, bulk int, take bool) (limit uint
 		return 0, 0, true
 	}
 	c.Args = msg
-	if decodeHeader(&c.Args, c) != headerFine {
-		return 0, 0, true
+	if decodeHeader(&c.Args, c) != headerFine || c.gss.cred.Service > gss.None {
+		return 0, 0, true // the bulk argument is not apart from the others
 	}
 	for i := range s.programs {
 		p := &s.programs[i]
@@ -218,38 +128,6 @@ func (s *Server) Pace(c *Call, msg xdr.Decoder, bulk int, take bool) (limit uint
 		}
 	}
 	return 0, 0, true
-}
-
-// route finds the procedure, or encodes the error. PROG_MISMATCH has the lowest and highest version
-// of the program (RFC 5531 section 9).
-func (s *Server) route(c *Call) bool {
-	low, high := uint32(1<<32-1), uint32(0)
-	for i := range s.programs {
-		p := &s.programs[i]
-		if p.Prog != c.Prog {
-			continue
-		}
-		low, high = min(low, p.Vers), max(high, p.Vers)
-		if p.Vers != c.Vers {
-			continue
-		}
-		if uint64(c.Proc) >= uint64(len(p.Procs)) || p.Procs[c.Proc].Serve == nil {
-			s.faults[procUnavail].Add(1)
-			encodeAccepted(&c.Res, c.XID, ProcUnavail)
-			return false
-		}
-		c.proc, c.stats, c.row = &p.Procs[c.Proc], &s.stats[i][c.Proc], s.rows[i]+int(c.Proc)
-		return true
-	}
-	if high == 0 && low != 0 {
-		s.faults[progUnavail].Add(1)
-		encodeAccepted(&c.Res, c.XID, ProgUnavail)
-		return false
-	}
-	s.faults[progMismatch].Add(1)
-	encodeAccepted(&c.Res, c.XID, ProgMismatch)
-	c.Res.Uint32s(low, high)
-	return false
 }
 
 // run serves the call and replies. It reports false if the procedure would have to wait: then
@@ -298,7 +176,7 @@ func (s *Server) run(c *Call, mayBlock bool) bool {
 	if c.entry != nil {
 		s.cache.finish(c, status == Done, c.start)
 	}
-	c.Reply(c, status == Drop)
+	c.send(status == Drop)
 	return true
 }
 
@@ -377,7 +255,11 @@ func (s *Server) work(i int) {
 			continue
 		}
 		c.moved = max(time.Since(s.epoch)-c.came, 1)
-		s.run(c, true)
+		if c.gss.pending {
+			s.resume(c)
+		} else {
+			s.run(c, true)
+		}
 	}
 }
 
@@ -392,7 +274,7 @@ func (s *Server) first(c *Call) bool {
 		return true
 	case drcReplay:
 		c.stats.retransmits.Add(1)
-		c.Reply(c, false)
+		c.send(false)
 	case drcJoined:
 		c.stats.retransmits.Add(1)
 	}

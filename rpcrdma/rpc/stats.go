@@ -73,5 +73,11 @@ func (s *Server) Stats() Stats {
 	for i := range s.faults {
 		out.Errors[faultNames[i]] = s.faults[i].Load()
 	}
+	if s.gss != nil {
+		g := s.gss.Stats()
+		out.Errors["gss_refused"], out.Errors["gss_evicted"] = g.Refused, g.Evicted
+		out.Errors["gss_unknown_context"], out.Errors["gss_bad_checksum"] = g.Unknown, g.BadMIC
+		out.Errors["gss_replayed"] = g.Replayed
+	}
 	return out
 }

@@ -70,7 +70,7 @@ var law = []struct {
 	{dir: "nfs/idmap"}, // who knows names is passed in
 	{dir: "nfs/hosts"}, // and who knows hosts
 	{dir: "nfs/nfs4", allow: []string{
-		"nfs", "nfs/acl", "nfs/clock", "nfs/lock", "nfs/state", "rpcrdma/xdr", "rpcrdma/rpc",
+		"nfs", "nfs/acl", "nfs/clock", "nfs/lock", "nfs/state", "rpcrdma/gss", "rpcrdma/xdr", "rpcrdma/rpc",
 		"blockstore",
 	}},
 	// puts the client together

@@ -1,0 +1,180 @@
+package rpc
+
+import (
+	"time"
+
+	"github.com/rstored/rstored/rpcrdma/gss"
+)
+
+// gssCall is the part of a call that RPCSEC_GSS needs. Everything else, the reply cache included,
+// sees arguments and results without protection: it is taken off before the call is looked up in
+// the cache, and put on when the reply is sent.
+//
+//	Dispatch      header: context, checksum, sequence number (authenticate)
+//	worker        Init: the context is established
+//	              Integrity, Privacy: the arguments are checked or decrypted (resume)
+//	procedure     arguments in Args, results in Res, as without RPCSEC_GSS
+//	send          the results are protected, and the verifier is put in
+type gssCall struct {
+	cred     gss.Cred // Handle aliases the message
+	header   []byte   // of the message, up to the end of the credential
+	verifier []byte   // aliases the message
+	verified bool     // the verifier's flavor is RPCSEC_GSS
+	bad      bool     // the credential does not decode
+
+	ctx     *gss.ServerContext
+	pending bool // a worker has to call resume
+	window  bool // the reply has the verifier of Init
+}
+
+// less is the room for bulk results of which n bytes are left by the transport.
+func (g *gssCall) less(n int) int {
+	if g.ctx == nil || n < 0 {
+		return n
+	}
+	return max(n-gss.Overhead, 0)
+}
+
+// authenticate checks the header of a call of RPCSEC_GSS (RFC 2203 sections 5.2 and 5.3.3). It
+// reports whether the call goes on, routed; otherwise it was answered, or dropped.
+//
+//	what is wrong                                         answer
+//	form, version, control procedure or service           denied, AUTH_BADCRED
+//	Init or Destroy of another procedure than NULL        denied, AUTH_BADCRED
+//	the context is unknown or has expired                 denied, RPCSEC_GSS_CREDPROBLEM
+//	the header's checksum                                 denied, RPCSEC_GSS_CREDPROBLEM
+//	sequence number beyond the last one                   denied, RPCSEC_GSS_CTXPROBLEM
+//	sequence number seen, or below the window             none
+//	program, version or procedure does not exist          as ever, with a verifier
+func (s *Server) authenticate(c *Call) bool {
+	const null = 0
+	g := &c.gss
+	cred := &g.cred
+	switch {
+	case g.bad, cred.Version != gss.Version, cred.Proc > gss.Destroy,
+		cred.Proc != gss.Data && c.Proc != null,
+		cred.Proc == gss.Data && (cred.Service < gss.None || cred.Service > gss.Privacy):
+		s.deny(c, AuthBadCred)
+		return false
+	case cred.Proc == gss.ContinueInit: // Kerberos needs one token of the client
+		s.deny(c, GSSCredProblem)
+		return false
+	case cred.Proc == gss.Init:
+		cred.Service = gss.None
+		g.pending = true
+		return s.routed(c)
+	}
+	ctx := s.gss.Find(cred.Handle, time.Now())
+	if ctx == nil || !g.verified {
+		s.deny(c, GSSCredProblem)
+		return false
+	}
+	switch s.gss.Check(ctx, cred, g.header, g.verifier) {
+	case gss.Discard:
+		s.faults[dropped].Add(1)
+		c.Reply(c, true)
+		return false
+	case gss.CredProblem:
+		s.deny(c, GSSCredProblem)
+		return false
+	case gss.CtxProblem:
+		s.deny(c, GSSCtxProblem)
+		return false
+	case gss.Proceed:
+	}
+	g.ctx = ctx
+	c.BulkMax = g.less(c.BulkMax)
+	id := &ctx.Identity
+	c.Cred.Principal, c.Cred.Unmapped = ctx.Principal, id.Unmapped
+	c.Cred.UID, c.Cred.GID = id.UID, id.GID
+	c.Cred.Groups = append(c.Cred.Groups[:0], id.Groups...)
+	if cred.Proc == gss.Destroy {
+		cred.Service = gss.None
+		s.gss.Destroy(ctx)
+		encodeAccepted(&c.Res, c.XID, RPCSuccess)
+		c.send(false)
+		return false
+	}
+	c.Cred.Flavor = AuthKrb5 + AuthFlavor(cred.Service-gss.None)
+	g.pending = cred.Service > gss.None
+	return s.routed(c)
+}
+
+// routed is route, and answers a call that has no procedure.
+func (s *Server) routed(c *Call) bool {
+	if !s.route(c) {
+		c.gss.pending = false
+		c.send(false)
+		return false
+	}
+	c.stats.calls.Add(1)
+	return true
+}
+
+// enqueueProtected goes on with a call that authenticate lets pass. Decrypting and looking up users
+// takes too long for a transport's loop.
+func (s *Server) enqueueProtected(c *Call, mayBlock bool) {
+	switch {
+	case !c.gss.pending:
+		s.begin(c, mayBlock)
+	case mayBlock:
+		s.resume(c)
+	default:
+		s.enqueue(c)
+	}
+}
+
+// resume is the part of authentication that a worker does.
+func (s *Server) resume(c *Call) {
+	g := &c.gss
+	g.pending = false
+	if g.cred.Proc == gss.Init {
+		s.establish(c)
+		return
+	}
+	args, err := g.ctx.Unprotect(g.cred.Service, g.cred.Seq, c.Args)
+	if err != nil { // RFC 2203 section 5.3.3.4.2
+		s.gss.BadData()
+		s.refuse(c, garbage, GarbageArgs)
+		c.send(false)
+		return
+	}
+	c.Args = args
+	s.begin(c, true)
+}
+
+// establish answers a call of Init (RFC 2203 section 5.2.3.1).
+func (s *Server) establish(c *Call) {
+	token := c.Args.Opaque(gss.InitTokenMax)
+	if c.Args.Err() != nil {
+		s.refuse(c, garbage, GarbageArgs)
+		c.send(false)
+		return
+	}
+	res, ctx := s.gss.Accept(c.Peer.Addr.Addr(), token, time.Now())
+	encodeAccepted(&c.Res, c.XID, RPCSuccess)
+	res.Append(&c.Res)
+	if ctx != nil {
+		c.gss.ctx, c.gss.window, c.gss.cred.Seq = ctx, true, res.Window
+	}
+	c.send(false)
+}
+
+// send passes the reply in Res to the transport. The reply to a call of RPCSEC_GSS gets its
+// verifier, if it was accepted, and its results are protected, if it was successful (RFC 2203
+// section 5.3.3.4).
+func (c *Call) send(drop bool) {
+	const (
+		status   = 8
+		verifier = 12
+		results  = acceptedHeader + 4
+	)
+	g := &c.gss
+	if b := c.Res.B; !drop && g.ctx != nil && len(b) >= results && b[status+3] == replyAccepted {
+		if !g.window && g.cred.Proc == gss.Data && b[acceptedHeader+3] == byte(RPCSuccess) {
+			g.ctx.Protect(g.cred.Service, g.cred.Seq, &c.Res, results, c.Alloc)
+		}
+		g.ctx.ReplyVerifier(&c.Res, verifier, g.cred.Seq)
+	}
+	c.Reply(c, drop)
+}
