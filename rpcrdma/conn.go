@@ -48,9 +48,9 @@ type serverConn struct {
 	postponed []postponedMsg // oldest first
 	released  bool
 
-	grant    int   // credits that the owned receives are enough for
-	unposted []int // receives beyond the grant
-	owned    int   // the other receives, posted or with a call
+	grant    int   // credits granted; receives(grant) is at most owned
+	unposted []int // receives that were given back and are not posted
+	owned    int   // receives that are posted or hold a call
 	received bool  // a message has arrived: pages of the receives are resident
 	throttle throttle
 	stall    stall
@@ -71,7 +71,7 @@ type serverConn struct {
 	countedUser        bool   // the pool counts the connection as a user of bulk memory
 
 	sqFree int // free entries of the send queue, those of RDMA READs apart
-	// repliesInFlight are replies whose SEND has not completed. Their buffers are no receives.
+	// repliesInFlight are replies whose SEND has not completed. Their buffers are not posted.
 	repliesInFlight int
 	replies         slotQueue // replies that wait for room in the send queue
 
@@ -114,7 +114,8 @@ const (
 func workID(kind, slot int) uint64 { return uint64(kind)<<32 | uint64(slot) }
 
 // sendQueueMin is the longest list of work requests of one reply: an RDMA WRITE for every segment
-// of every chunk, one more wherever two pieces of the reply share a segment, and the SEND.
+// of every chunk, 2 more for each Write chunk and 64 for results that cross the end of a segment,
+// the SEND included.
 const sendQueueMin = MaxSegments + 2*MaxWriteChunks + 64
 
 // newServerConn makes the connection of a request. The client decides how many RDMA READs it serves
@@ -300,7 +301,7 @@ func (c *serverConn) disconnect() {
 	c.conn.Disconnect()
 }
 
-// startProbe has the connection end when its client is lost.
+// startProbe starts probes, which end the connection if the client stops answering.
 func (c *serverConn) startProbe() {
 	c.probe.start(c.conn, serverProbe, func() bool { return !c.dead }, func(why error) { c.fail(errSendFailed, why) })
 }

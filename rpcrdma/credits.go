@@ -77,8 +77,8 @@ func (c *serverConn) credits(requested uint32) uint32 {
 
 // retireReceive reports whether a receive whose call has ended stays unposted because memory is
 // short. It retires one receive per reply at most, and that reply granted one credit less: the
-// client cannot have counted on the receive. The buffer is
-// not posted, its pages go back to the system, and the pool has its bytes for another connection.
+// client cannot have counted on the receive. The buffer is not posted, its pages go back to the
+// system, and the pool has its bytes for another connection.
 func (c *serverConn) retireReceive(i int) bool {
 	cfg := &c.l.cfg
 	most := c.l.pool.allowed(c.grant, cfg.Inline)

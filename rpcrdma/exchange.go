@@ -29,9 +29,9 @@ func (c *Client) start(x *exchange) {
 // giveUp ends a call whose context has ended. Its memory is closed to the server. Its credit stays
 // in use until the server has answered (RFC 8166 section 3.3.1).
 //
-//	the call waits to be sent     it leaves the queue
-//	the call was sent             its memory is closed, and its XID becomes an orphan
-//	its reply is being settled nothing: finish follows when its windows are invalidated
+//	the call waits to be sent        it leaves the queue
+//	the call was sent                its memory is closed, and its XID becomes an orphan
+//	its reply waits for invalidation nothing: finish follows when its windows are invalidated
 func (c *Client) giveUp(x *exchange, why error) {
 	switch {
 	case x.over, x.closing:

@@ -78,7 +78,7 @@ const messageShare = 4
 // The least resources of a connection. A connection that cannot have them is refused.
 const (
 	floorCredits = 2
-	// extraReceives are posted beyond the credits (2 per credit if those are few), for messages
+	// extraReceives are posted beyond the credits (16, or 2 per credit if that is less), for messages
 	// that use no credit (RFC 8166 section 3.3.1), and for the time between the arrival of a reply
 	// and the completion of its SEND, when the client may send again but the buffer is not free.
 	extraReceives = 16

@@ -40,7 +40,8 @@ const (
 // lenBits is the number of bits of the first byte that are the length.
 const (
 	lenBits = 6
-	_       = uint(1<<lenBits - 1 - identMax)
+	// The constant does not compile if identMax needs more bits.
+	_ = uint(1<<lenBits - 1 - identMax)
 )
 
 // sealed was the first byte of handles of earlier versions, which had a MAC of their own.

@@ -21,7 +21,7 @@ import (
 // override permissions (CAP_DAC_OVERRIDE), quotas (CAP_SYS_RESOURCE) or the reserve of a
 // filesystem.
 //
-//   - A daemon of root changes the effective user of the thread. The kernel removes the
+//   - A daemon that runs as root changes the effective user of the thread. The kernel removes the
 //     effective capabilities then, and restores them when the thread is root again, as the
 //     permitted ones stay (capabilities(7)).
 //   - A daemon of another user with capabilities changes only the filesystem user. The kernel
@@ -37,13 +37,13 @@ type caller struct {
 	ownThreads bool
 	root       bool                // the daemon's user is root, with all capabilities of its permitted set
 	caps       [2]unix.CapUserData // of the daemon
-	users      [2]unix.CapUserData // of a thread that acts for a user: none is effective
+	users      [2]unix.CapUserData // of a thread while it acts for a client
 	uid        uint32
 	gid        uint32
 	groups     []uint32
 }
 
-// noID is the ID that setresuid and the like take as "leave it". No user may have it.
+// noID is the ID that setresuid and the like take as "do not change". No user may have it.
 const noID = ^uint32(0)
 
 func newCaller(on, ownThreads bool) caller {
@@ -90,8 +90,8 @@ func canSwitch() bool {
 }
 
 // as runs fn with c's identity. It runs fn as the daemon if c is nil, or if identities are not
-// switched. A client's user with the number of the daemon's user is switched to as well: the
-// switch removes the daemon's capabilities, which that user does not have.
+// switched. It switches even if the client's UID is the daemon's, because that drops the daemon's
+// capabilities.
 func (k *caller) as(c *blockstore.Cred, fn func() error) error {
 	if !k.on || c == nil || k.isRoot(c) {
 		return fn()

@@ -12,7 +12,8 @@
 //
 //  1. wire.go: its number, an Op constant. Raise numOps if it is the highest.
 //  2. table.go: its row: name, first minor version, flags, the longest result in bytes if it is
-//     changing, handler.
+//     changing, handler. mainop.go: its weight, by which metrics choose the name of a compound.
+//     compound.go: quick, if it may begin on a transport's loop.
 //  3. A handler, func(*compound) nfs.Status, in the file of its subject. It reads k.c.Args to the
 //     end, returns ErrBadXDR if k.bad(), and then acts on k.cur, and on k.saved if it has two files.
 //  4. A stateid of the arguments goes through k.stateid. An operation on data begins with k.dataOp.
@@ -46,5 +47,6 @@
 // The files in compound.inChange are reservations in package state, not locks.
 //
 // Lock order: Server.acting, Server.calling, the locks of package state (in the order that its
-// package comment has), then journal.mu or offloads.mu.
+// package comment has), then journal.mu, offloads.mu or the lock of
+// denials.
 package nfs4

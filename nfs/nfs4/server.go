@@ -48,13 +48,13 @@ type Config struct {
 	OthersReclaim func() bool
 	// Calls is memory that outlives the process, a shared mapping of a file as a rule. The journal
 	// of calls is in it, so that a call which is sent again after a kill is not executed again.
-	// nil: it is. The memory belongs to the caller, and must stay mapped until the last call has
+	// nil: it is executed again. The memory belongs to the caller, and must stay mapped until the last call has
 	// ended.
 	Calls []byte
 	// Limits are the bounds of state.Config. New overwrites its other fields. Zero bounds have
 	// defaults.
 	Limits state.Config
-	// Minors are the minor versions to serve, of those that there are; nil means all.
+	// Minors are the minor versions to serve, of 0 to 2; nil means all.
 	Minors []uint32
 	// UTF8 refuses names of files that are not UTF-8; otherwise they are bytes. The Linux client
 	// sends the bytes of its programs unchanged, so UTF8 makes old names in Latin-1 unreachable.
@@ -74,19 +74,18 @@ type Config struct {
 const leaseDefault = 90 * time.Second
 
 // Server serves NFS version 4. See Programs. Its methods may be called from any goroutine, except
-// Restore. Close ends its goroutines; clients and sessions need no end.
+// Restore. Close ends its goroutines; clients and sessions need not be closed.
 type Server struct {
-	cfg      Config // complete: nothing is nil that New says what nil means of
+	cfg      Config // with the defaults of New filled in
 	denials  denials
 	state    *state.Server
 	identity string // server_owner4 and server_scope
 	tree     treeCache
 	pool     sync.Pool // of *compound
 
-	// calling is held for reading while a callback is sent. acting is held for reading by a
-	// goroutine that acts for no client, and is taken before calling. paused is guarded by both:
-	// either is enough to read it. Pause takes both for writing. Nothing may wait for a client
-	// while it has one of them: Pause, and with it the upgrade of the server, would wait as long.
+	// Background work locks acting for reading, each callback then locks calling for reading. Pause
+	// locks both for writing and sets paused; either is enough to read it. Who holds one of them
+	// does not wait for a client: Pause, and with it the upgrade of the server, would wait as long.
 	calling, acting sync.RWMutex
 	paused          bool
 
@@ -101,7 +100,7 @@ type Server struct {
 	asked                    atomic.Uint64 // CB_GETATTRs
 	recallAnys               atomic.Uint64 // CB_RECALL_ANYs
 	unleased                 atomic.Uint64 // delegations of files whose store cannot watch other users of the host
-	unpinned                 atomic.Uint64 // opens of files that end with their last name, for want of room
+	unpinned                 atomic.Uint64 // opens that end with the last name of their file: no descriptor was free
 	hostOpens                atomic.Uint64 // delegations that other users of the host had recalled
 	strangers                atomic.Uint64 // calls for sessions or clients of others
 	fullNoted                atomic.Int64  // when it was last logged that there was no room
@@ -161,7 +160,8 @@ func (s *Server) servesMinor(m uint32) bool {
 	return m <= minorMax && (s.cfg.Minors == nil || slices.Contains(s.cfg.Minors, m))
 }
 
-// State is the table of clients and their state. Its locks are taken after those of the server.
+// State is the table of clients and their state. Its locks are taken after acting and calling, and
+// before journal.mu and offloads.mu.
 func (s *Server) State() *state.Server { return s.state }
 
 // Programs returns the table of NFS version 4: procedure NULL and COMPOUND (RFC 8881 section 16).
@@ -180,7 +180,7 @@ func (s *Server) Programs() []rpc.Program {
 func (s *Server) Memory() state.MemoryInfo { return s.state.Memory() }
 
 // Ops are the numbers of operations by name, without zeros. An operation that admit refused counts
-// too; one that no minor version of the compound has is in Faults.
+// too; one that is not in the compound's minor version is in Faults.
 func (s *Server) Ops() map[string]uint64 {
 	out := make(map[string]uint64)
 	for i := range s.ops {
@@ -191,7 +191,7 @@ func (s *Server) Ops() map[string]uint64 {
 	return out
 }
 
-// Names of counts of Faults that are no faults: they also rise while all clients and the server
+// Names of normal events among the Faults: they also rise while all clients and the server
 // behave well. Alerts should be on the other names.
 const (
 	CountReplays = "nfs4_replays"

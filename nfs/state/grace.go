@@ -45,7 +45,7 @@ type grace struct {
 	// locks it for writing.
 	frozen sync.RWMutex
 
-	// mu is taken last, and held while the journal is written: a write to disk under a lock. The
+	// mu is held while the journal is written: a write to disk under a lock. The
 	// first state of a client, its end and the end of the period pay for that, and nothing else.
 	// Client.mu must not be held then, or requests of the client would wait for the disk.
 	mu      sync.Mutex

@@ -65,7 +65,7 @@ type memory struct {
 	refused              atomic.Uint64
 	freed                atomic.Int64 // when room was made, in nanoseconds of the Unix time
 
-	mu    sync.Mutex // taken last
+	mu    sync.Mutex // see the lock order of the package
 	hosts map[netip.Addr]*account
 }
 

@@ -12,7 +12,7 @@
 //	Client.mu                          opens, locks and delegations of the client
 //	fileShard.mu, sessionShard.mu, Session.mu
 //	the locks of lock.Table
-//	grace.frozen, grace.mu             the list of clients that may reclaim
+//	grace.frozen, grace.mu             the list of clients that may reclaim; without Client.mu
 //	Backchannel.mu, Path.mu, memory.mu
 //
 // No goroutine locks two clients, or two shards, at a time. A request that finds a conflict with

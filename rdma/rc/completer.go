@@ -43,15 +43,15 @@ func (q *QP) answer(now rdma.Time, p *wire.Packet) {
 //   - NAK "PSN sequence error" (0x60): the peer expects its PSN; all from there is sent again.
 //   - The other NAKs are fatal for the request at their PSN, and for the connection.
 //
-// A NAK acknowledges all PSNs before its own. The status of the request at the NAK's PSN (IBTA
-// 9.9.2). Requests before it complete as usual, those behind it as flushed:
+// A NAK acknowledges all PSNs before its own. Requests before it complete as usual, those behind it
+// as flushed. The request at the NAK's PSN completes with (IBTA 9.9.2):
 //
 //	RNR NAK, retries used up         RNRRetryExcErr     (retry count 7: retried for ever)
 //	0x60 sequence, retries used up   RetryExcErr
 //	0x61 invalid request             RemInvReqErr
 //	0x62 remote access error         RemAccessErr
-//	0x63 remote operational error    RemOpErr
-//	a reserved syndrome              none: the packet is ignored
+//	0x63 remote operational error    RemOpErr, as for any other code
+//	a reserved type of syndrome      none: the packet is ignored
 func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 	r := &q.req
 	syndrome := p.AETH.Syndrome

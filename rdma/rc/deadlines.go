@@ -9,7 +9,7 @@ import (
 
 // Bounds of the retransmission timeout. The local ACK timeout of the connection (IBTA 9.7.6.1.3) is
 // chosen for the worst network. The measured round-trip time gives a shorter timeout; the local ACK
-// timeout is its ceiling.
+// timeout is its ceiling before back-off.
 const (
 	rtoInitial = 20 * rdma.Millisecond
 	rtoFloor   = rdma.Millisecond
@@ -21,18 +21,17 @@ const (
 	rtoKept = 16
 
 	// backGuard is the least time between two retransmissions from the same PSN because of NAKs,
-	// before there is a round-trip time. Packets that were in flight at the first cause more NAKs.
+	// before there is a round-trip time, or with a fixed window. Packets that were in flight at the first cause more NAKs.
 	backGuard = 500 * rdma.Microsecond
 	// nakGuard is the time after which a packet with AckReq makes the responder send a sequence
 	// NAK again: the first one may have been lost.
 	nakGuard = 500 * rdma.Microsecond
 
-	// leastPeriod is the least time for which the shortest round trip is remembered.
+	// leastPeriod: a shortest round trip is remembered for one to two periods.
 	leastPeriod = 10 * rdma.Second
-	// queueTime is how much longer than the shortest a round trip may be without a queue.
+	// queueTime: a round trip that is longer than the shortest by this much shows a queue.
 	queueTime = 20 * rdma.Microsecond
-	// shortTime bounds a round trip without a long queue. A longer round trip may have a queue
-	// all the time.
+	// shortTime: if even the shortest round trip is longer, a standing queue is assumed.
 	shortTime = 500 * rdma.Microsecond
 )
 
@@ -51,7 +50,7 @@ type timers struct {
 	probing  bool // after a timeout: only the oldest packet is sent until a response arrives
 	backAt   rdma.Time
 	backPSN  wire.PSN
-	stutter  int       // sequence NAKs in a row, each for the PSN after the resent one
+	stutter  int       // sequence NAKs in a row, each at most stutterStep PSNs after the one before
 	moved    rdma.Time // when una last moved
 	retries  int       // timeouts and sequence NAKs since moved
 	rnrTries int
@@ -121,7 +120,7 @@ func (q *QP) progress(now rdma.Time) {
 		r.rttAt = 0
 		r.rto = r.base()
 	} else {
-		// The ACK after a timeout is not measured. With the timeout from before, everything
+		// The ACK after a timeout is not measured. If the back-off were undone now, everything
 		// would be sent twice forever to a peer that has become slow. So the longer timeout
 		// stays until a measurement (RFC 6298 section 5), up to a bound that leaves enough
 		// retries within the time of RetryCount.
@@ -148,7 +147,7 @@ func (r *requester) guard() rdma.Time {
 }
 
 // pace spreads the window over the round trip once the network has lost or marked packets. The pace
-// is twice that rate, so that the window stays the limit.
+// is twice that rate, so that the window stays the limit, unless the window is at its minimum.
 func (q *QP) pace(now rdma.Time) {
 	r := &q.req
 	w := &r.window

@@ -193,8 +193,8 @@ const (
 // requests on the wire.
 //
 // The response to one request arrives at the peer's full speed. Smaller requests are the only means
-// of a requester to keep a peer of any make from sending more than the network carries. A
-// retransmission uses the same parts, because the responder remembers them (IBTA 9.4.4).
+// of a requester to keep a peer of any make from sending more than the network carries. Retransmissions
+// repeat the same requests, because the responder keeps a state for each (IBTA 9.4.4).
 //
 // While the network loses nothing the parts are long: first and last packets of a response are
 // longer than those between, and each change of size ends a run of the peer's segmentation offload.

@@ -79,7 +79,7 @@ func (w *window) start(most int, fixed bool) {
 // packets is how many packets may be in flight.
 func (w *window) packets() int { return max(w.size/windowUnit, min(windowMin, w.most/windowUnit)) }
 
-// limited reports whether congestion has reduced the window below its bound.
+// limited reports whether the window is below its bound: in slow start, or after congestion.
 func (w *window) limited() bool { return w.size < w.most }
 
 // grow handles the acknowledgement of n packets.

@@ -39,7 +39,7 @@ func (d *Daemon) stats(loops bool) control.Stats {
 	return s
 }
 
-// events are counted among the errors of their rooms, but are only waits, or packets
+// events are counted among the errors of their components, but are only waits, or packets
 // that were under way when their connection ended.
 var events = []string{
 	"rdma_packet_of_unknown_qp",

@@ -12,10 +12,10 @@ import (
 	"github.com/rstored/rstored/cmd/internal/upgrade"
 )
 
-// rooms are what an upgrade hands over, in the order in which each stage freezes them. Thaw goes
-// the other way. The state directory comes after the rooms that write to it.
-func (d *Daemon) rooms() []upgrade.Room {
-	return []upgrade.Room{d.ports, d.Service, d.ExportSet, d.state, d.sockets, controlSocket{d.listener}}
+// components are what an upgrade hands over, in the order in which each stage freezes them. Thaw goes
+// the other way. The state directory comes after the components that write to it.
+func (d *Daemon) components() []upgrade.Component {
+	return []upgrade.Component{d.ports, d.Service, d.ExportSet, d.state, d.sockets, controlSocket{d.listener}}
 }
 
 // work returns the calls in progress, and the connections that only clients can bring to rest.
@@ -39,7 +39,7 @@ func prepare(conn *handover.Conn, cfg *config.Config) (*upgrade.Predecessor, err
 	})
 }
 
-// controlSocket is the listener of the control interface, as an upgrade.Room.
+// controlSocket is the listener of the control interface, as an upgrade.Component.
 type controlSocket struct{ net.Listener }
 
 // partControl is the part of the handover with the control socket.

@@ -17,10 +17,10 @@ import (
 )
 
 // This file runs an upgrade of the old process. The protocol between the two processes is in
-// cmd/internal/upgrade, the order of the rooms in handover.go, and the stages in upgrade.Freezer.
+// cmd/internal/upgrade, the order of the components in handover.go, and the stages in upgrade.Freezer.
 //
 // What happens on failure depends on the word go. Before it every failure kills the new process and
-// thaws the rooms, the last stage first; the old process continues, and its state has not changed.
+// thaws the components, the last stage first; the old process continues, and its state has not changed.
 // After it the old process never serves again (abandon).
 
 // errUpgrading is returned while another reload or upgrade is under way.
@@ -91,10 +91,10 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 	}
 	defer d.acting.Unlock()
 	stood := time.Now()
-	f := upgrade.Freezer{Rooms: d.rooms(), Work: d.work, Slow: d.RPC.InProgress, Times: d.times}
+	f := upgrade.Freezer{Components: d.components(), Work: d.work, Slow: d.RPC.InProgress, Times: d.times}
 	var got upgrade.Restored
 	if err = f.Freeze(); err == nil {
-		got, err = h.HandOver(f.Rooms, d.times.Restore)
+		got, err = h.HandOver(f.Components, d.times.Restore)
 	}
 	if err == nil && d.draining.Load() { // since it began
 		err = errDraining

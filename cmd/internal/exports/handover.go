@@ -43,7 +43,7 @@ func (s *Set) movables() iter.Seq2[string, movable] {
 	}
 }
 
-// Freeze implements upgrade.Room.
+// Freeze implements upgrade.Component.
 func (s *Set) Freeze(at upgrade.Stage) (thaw func() error, err error) {
 	if at != upgrade.Files {
 		return nil, nil
@@ -65,7 +65,7 @@ func (s *Set) Freeze(at upgrade.Stage) (thaw func() error, err error) {
 	return thaw, nil
 }
 
-// Snapshot implements upgrade.Room.
+// Snapshot implements upgrade.Component.
 func (s *Set) Snapshot(p *upgrade.Parts) {
 	for pseudo, m := range s.movables() {
 		data, files, err := m.Handover()

@@ -1,6 +1,6 @@
 // Package handover moves the state of a running server to the process that takes its place:
 // named parts with data and open files, over a pair of connected Unix sockets. What is in a
-// part is its room's business; the words of the two processes about the handover itself are
+// part is its component's business; the words of the two processes about the handover itself are
 // parts as well.
 package handover
 
@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Part is what one room hands over. The Version is that of the Data's meaning: a reader that
+// Part is what one component hands over. The Version is that of the Data's meaning: a reader that
 // does not know it refuses the part. Whoever receives a part owns its Files.
 type Part struct {
 	Name    string

@@ -33,12 +33,12 @@ func forTests(rel string) bool {
 // TestDrawing: the drawing of ARCHITECTURE.md has every package, and each imports only what stands
 // on lines below it.
 func TestDrawing(t *testing.T) {
-	_, drawing, _ := strings.Cut(architecture(t, "The house"), "```\n")
+	_, drawing, _ := strings.Cut(architecture(t, "Layers"), "```\n")
 	drawing, _, _ = strings.Cut(drawing, "```")
-	room := regexp.MustCompile(`\b(?:cmd|deploy|nfs|rpcrdma|rdma|blockstore)\b[\w/]*`)
+	name := regexp.MustCompile(`\b(?:cmd|deploy|nfs|rpcrdma|rdma|blockstore)\b[\w/]*`)
 	at := make(map[string]int)
 	for i, line := range strings.Split(drawing, "\n") {
-		for _, name := range room.FindAllString(line, -1) {
+		for _, name := range name.FindAllString(line, -1) {
 			if at[name] > 0 {
 				t.Errorf("%s is drawn twice", name)
 			}
@@ -68,12 +68,12 @@ func TestDrawing(t *testing.T) {
 	}
 }
 
-// TestRooms: every package has a row in the table of rooms, its own or that of a package above it
+// TestPackages: every package has a row in the table of packages, its own or that of a package above it
 // which serves tests, and every row is of a package.
-func TestRooms(t *testing.T) {
+func TestPackages(t *testing.T) {
 	rows := make(map[string]bool)
 	name := regexp.MustCompile("`([^`]+)`")
-	for line := range strings.Lines(architecture(t, "Rooms")) {
+	for line := range strings.Lines(architecture(t, "Packages")) {
 		cell, ok := strings.CutPrefix(line, "| `")
 		if !ok {
 			continue
@@ -96,12 +96,12 @@ func TestRooms(t *testing.T) {
 			}
 		}
 		if !found && !strings.HasSuffix(rel, "test") {
-			t.Errorf("%s has no row in the table of rooms", rel)
+			t.Errorf("%s has no row in the table of packages", rel)
 		}
 	}
 	for name, seen := range rows {
 		if _, err := os.Stat(filepath.Join(root, name)); !seen && err != nil {
-			t.Errorf("the table of rooms has %s, which is no package", name)
+			t.Errorf("the table of packages has %s, which is no package", name)
 		}
 	}
 }

@@ -31,7 +31,7 @@ func (s *Set) all() (out []endpoint) {
 	return out
 }
 
-// Freeze implements upgrade.Room, for the devices too.
+// Freeze implements upgrade.Component, for the devices too.
 func (s *Set) Freeze(stage upgrade.Stage) (thaw func() error, err error) {
 	switch stage {
 	case upgrade.Intake:
@@ -88,7 +88,7 @@ func (s *Set) Work() (w upgrade.Work) {
 	return w
 }
 
-// Snapshot implements upgrade.Room. Connections on devices of the kernel end.
+// Snapshot implements upgrade.Component. Connections on devices of the kernel end.
 func (s *Set) Snapshot(parts *upgrade.Parts) {
 	s.Devices.Snapshot(parts)
 	for _, e := range s.all() {

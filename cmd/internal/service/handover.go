@@ -16,7 +16,7 @@ const (
 	partNFS4    = "nfs4"
 )
 
-// Freeze implements upgrade.Room.
+// Freeze implements upgrade.Component.
 func (s *Service) Freeze(at upgrade.Stage) (thaw func() error, err error) {
 	switch at {
 	case upgrade.Intake:
@@ -35,7 +35,7 @@ func (s *Service) freezeCallbacks() (thaw func() error) {
 	})
 }
 
-// Snapshot implements upgrade.Room. The state of version 4 names the connections by which clients
+// Snapshot implements upgrade.Component. The state of version 4 names the connections by which clients
 // can be called by numbers: their places in the list of peers, from 1.
 func (s *Service) Snapshot(p *upgrade.Parts) {
 	for _, x := range []struct {

@@ -14,10 +14,10 @@ import (
 // partSockets is the part of the handover with the sockets in use.
 const partSockets = "sockets"
 
-// Freeze implements upgrade.Room: a Set changes with the ports only.
+// Freeze implements upgrade.Component: a Set changes with the ports only.
 func (s *Set) Freeze(upgrade.Stage) (thaw func() error, err error) { return nil, nil }
 
-// Snapshot implements upgrade.Room.
+// Snapshot implements upgrade.Component.
 func (s *Set) Snapshot(p *upgrade.Parts) {
 	names, files, err := s.copies()
 	p.AddValue(partSockets, names, files, err)

@@ -15,7 +15,7 @@ import (
 // directory. While one copy is open, no other process can open the directory.
 const partState = "state directory"
 
-// Freeze implements upgrade.Room.
+// Freeze implements upgrade.Component.
 func (s *Store) Freeze(at upgrade.Stage) (thaw func() error, err error) {
 	if at != upgrade.Files {
 		return nil, nil
@@ -26,7 +26,7 @@ func (s *Store) Freeze(at upgrade.Stage) (thaw func() error, err error) {
 	return s.resume, nil
 }
 
-// Snapshot implements upgrade.Room.
+// Snapshot implements upgrade.Component.
 func (s *Store) Snapshot(p *upgrade.Parts) {
 	lock, err := duplicate(s.lock)
 	p.AddFile(partState, lock, err)

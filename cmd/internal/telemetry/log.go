@@ -91,7 +91,7 @@ func consoleEncoder(enc zapcore.EncoderConfig) zapcore.Encoder {
 	return zapcore.NewConsoleEncoder(enc)
 }
 
-// Library is the logger of a room whose messages can be about single packets or connections. Lines
+// Library is the logger of a package whose messages can be about single packets or connections. Lines
 // with the same message are sampled.
 func (l *Log) Library(name string) *zap.Logger { return zap.New(l.sampled).Named(name) }
 

@@ -75,10 +75,10 @@ func (t *Predecessor) say(word string) error {
 // goroutine may call it.
 func (t *Predecessor) Waiting() bool { return t != nil && !t.serving.Load() }
 
-// Has reports whether there is a part of a name that no room has taken.
+// Has reports whether there is a part of a name that no component has taken.
 func (t *Predecessor) Has(name string) bool { return t.Waiting() && t.parts[name] != nil }
 
-// Left returns the names of the parts that no room has taken.
+// Left returns the names of the parts that no component has taken.
 func (t *Predecessor) Left() []string { return slices.Sorted(maps.Keys(t.parts)) }
 
 // Take returns the part of a name, or nil if there is none. It belongs to the caller.

@@ -69,7 +69,7 @@ func (s *Successor) Await(word string, within time.Duration, v any) error {
 	p, err := s.conn.Receive()
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("nothing came of it for %v", within)
+		return fmt.Errorf("it did not answer within %v", within)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET),
 		errors.Is(err, unix.EPIPE):
 		return errors.New("it ended; its error is in the log")
@@ -107,15 +107,15 @@ func (s *Successor) Prepare(within time.Duration, say Hello) (got Restored, err 
 // PID is the number of the process.
 func (s *Successor) PID() int { return s.cmd.Process.Pid }
 
-// HandOver sends the parts of rooms that stand still, and returns when the process has restored
+// HandOver sends the parts of components that stand still, and returns when the process has restored
 // them.
-func (s *Successor) HandOver(rooms []Room, within time.Duration) (got Restored, err error) {
+func (s *Successor) HandOver(components []Component, within time.Duration) (got Restored, err error) {
 	if err := s.conn.SetDeadline(time.Now().Add(within)); err != nil {
 		return got, err
 	}
 	var parts Parts
 	defer parts.close()
-	for _, r := range rooms {
+	for _, r := range components {
 		r.Snapshot(&parts)
 	}
 	if parts.err != nil {
@@ -132,23 +132,6 @@ func (s *Successor) HandOver(rooms []Room, within time.Duration) (got Restored, 
 		return got, fmt.Errorf("the new process cannot take over: %w", err)
 	}
 	return got, nil
-}
-
-// SetDeadline bounds what is sent.
-func (s *Successor) SetDeadline(t time.Time) error { return s.conn.SetDeadline(t) }
-
-// Send sends parts, and the word that they are all.
-func (s *Successor) Send(parts []*handover.Part) error {
-	for _, p := range append(parts, &handover.Part{Name: WordRestore}) {
-		if err := s.conn.Send(p); err != nil {
-			// It may have said why it ended.
-			if said := s.Await(WordRestored, time.Second, nil); said != nil {
-				err = said
-			}
-			return fmt.Errorf("the new process takes nothing over: %w", err)
-		}
-	}
-	return nil
 }
 
 // Go lets the process serve. From here on this process must not.

@@ -11,16 +11,16 @@ import (
 	"github.com/rstored/rstored/cmd/internal/handover"
 )
 
-// Room is a part of the server whose state an upgrade hands over. The old process freezes its rooms
-// stage by stage, all rooms at one stage before any room at the next, and then takes a snapshot of
-// each. The new process restores a room when it makes it: the room takes its parts from the
+// Component is a part of the server whose state an upgrade hands over. The old process freezes its components
+// stage by stage, all components at one stage before any component at the next, and then takes a snapshot of
+// each. The new process restores a component when it makes it: the component takes its parts from the
 // Predecessor, and registers with Predecessor.WhenServing what must not happen before the old
 // process has sent go.
-type Room interface {
-	// Freeze brings the room to a stage. thaw undoes it if the upgrade fails. Both results are nil
-	// for a stage that means nothing to the room.
+type Component interface {
+	// Freeze brings the component to a stage. thaw undoes it if the upgrade fails. Both results are nil
+	// for a stage that means nothing to the component.
 	Freeze(Stage) (thaw func() error, err error)
-	// Snapshot adds the room's parts. The room is frozen at every stage.
+	// Snapshot adds the component's parts. The component is frozen at every stage.
 	Snapshot(*Parts)
 }
 
@@ -37,9 +37,9 @@ const (
 	stages
 )
 
-// ErrBusy is returned by Room.Freeze at Loops: the room has taken the stage back, and can reach it
+// ErrBusy is returned by Component.Freeze at Loops: the component has taken the stage back, and can reach it
 // when the calls in progress have ended.
-var ErrBusy = errors.New("clients do not come to rest")
+var ErrBusy = errors.New("clients are in the middle of messages")
 
 // Work is what must end before the loops can stop.
 type Work struct {
@@ -54,7 +54,7 @@ type Work struct {
 type Times struct {
 	// Prepare is for the new process until it is ready, while the old one serves.
 	Prepare time.Duration
-	// Drain is for the calls in progress, Drop for the end of connections that do not come to rest.
+	// Drain is for the calls in progress, Drop for the end of connections that still wait for their client.
 	Drain, Drop time.Duration
 	// Restore is for the new process from the first part until it has reported "restored". It
 	// bounds the pause of an upgrade that fails.
@@ -72,10 +72,10 @@ var DefaultTimes = Times{
 // drainTick is the interval at which Freeze looks at the work in progress.
 const drainTick = 500 * time.Microsecond
 
-// Freezer freezes rooms.
+// Freezer freezes components.
 type Freezer struct {
-	Rooms []Room
-	// Work returns the work in progress of all rooms. Slow names the calls that take long.
+	Components []Component
+	// Work returns the work in progress of all components. Slow names the calls that take long.
 	Work func() Work
 	Slow func() []string
 	Times
@@ -87,7 +87,7 @@ type Freezer struct {
 	thaws []func() error
 }
 
-// Freeze brings all rooms to every stage. Thaw must be called if Freeze fails, too.
+// Freeze brings all components to every stage. Thaw must be called if Freeze fails, too.
 func (f *Freezer) Freeze() error {
 	began := time.Now()
 	for s := range stages {
@@ -111,7 +111,7 @@ func (f *Freezer) Freeze() error {
 }
 
 func (f *Freezer) stage(s Stage) error {
-	for _, r := range f.Rooms {
+	for _, r := range f.Components {
 		thaw, err := r.Freeze(s)
 		if thaw != nil {
 			f.thaws = append(f.thaws, thaw)
@@ -123,7 +123,7 @@ func (f *Freezer) stage(s Stage) error {
 	return nil
 }
 
-// Thaw undoes every stage of every room, the last one first, and joins the errors.
+// Thaw undoes every stage of every component, the last one first, and joins the errors.
 func (f *Freezer) Thaw() error {
 	var errs []error
 	for _, thaw := range slices.Backward(f.thaws) {
@@ -161,13 +161,13 @@ func (f *Freezer) drain() error {
 	}
 }
 
-// Switch is the thaw of a room's function that is frozen by fn(true) and continues after fn(false).
+// Switch calls fn(true), and returns a thaw that calls fn(false).
 func Switch(fn func(frozen bool)) (thaw func() error) {
 	fn(true)
 	return func() error { fn(false); return nil }
 }
 
-// Parts collects what rooms hand over. After the first error nothing is added.
+// Parts collects what components hand over. After the first error nothing is added.
 type Parts struct {
 	list []*handover.Part
 	err  error
