@@ -67,7 +67,7 @@ func (d *daemon) takeOver(args ...string) string {
 		if err == nil {
 			return o
 		}
-		if n == 20 || !strings.Contains(e, "take too long") && !strings.Contains(e, "come to rest") {
+		if n == 20 || !strings.Contains(e, "take too long") && !strings.Contains(e, "in the middle of messages") {
 			d.t.Fatalf("rstorectl %s: %v\n%s%s", strings.Join(args, " "), err, tail(o, 2000), tail(e, 4000))
 		}
 		d.t.Logf("%s", e)
