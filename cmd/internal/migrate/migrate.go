@@ -1,0 +1,251 @@
+// Package migrate makes a configuration of rstored from those of other NFS servers: ganesha.conf
+// of NFS-Ganesha, nfs.conf and /etc/exports of the Linux kernel's server. It gives nobody more than
+// the other server did: what it cannot say exactly it leaves out, with a note.
+package migrate
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+)
+
+// Kinds of files.
+const (
+	Ganesha = "ganesha"  // ganesha.conf(8)
+	NFSConf = "nfs.conf" // nfs.conf(5)
+	Exports = "exports"  // exports(5)
+)
+
+// Kinds are all kinds of files.
+var Kinds = []string{Ganesha, NFSConf, Exports}
+
+// Bounds of files, against what is something else.
+const (
+	sizeMax    = 16 << 20 // bytes of all files
+	includeMax = 100      // files that others include
+	nestingMax = 20       // blocks in blocks
+)
+
+// Pos is a place in a file.
+type Pos struct {
+	File string
+	Line int // counted from 1
+}
+
+func (p Pos) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
+
+// Error says what is wrong, and where.
+type Error struct {
+	Pos
+	Err error
+}
+
+func (e *Error) Error() string { return e.Pos.String() + ": " + e.Err.Error() }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+func errorAt(p Pos, format string, a ...any) error { return &Error{p, fmt.Errorf(format, a...)} }
+
+// Import is the configuration that some files make.
+type Import struct {
+	cfg  *config.Config
+	keys map[string]bool // of cfg, that are not left at their defaults
+	// notes are what was not carried over, and what else there is to know, each with its place.
+	notes []string
+	files []string
+	// tables are the export tables that were read.
+	tables map[string]bool
+	// root is in place of / for the files that the configuration names; for tests.
+	root string
+	// included counts the files that others include, size the bytes of all.
+	included, size int
+}
+
+// New returns an Import without a file.
+func New() *Import {
+	c := config.Default()
+	c.StateDir, c.Control = "/", "/" // are not imported
+	return &Import{cfg: c, keys: make(map[string]bool), tables: make(map[string]bool)}
+}
+
+// Notes are what was not carried over, and what else there is to know, each with its place.
+func (im *Import) Notes() []string { return im.notes }
+
+func (im *Import) note(p Pos, format string, a ...any) {
+	text := p.String() + ": " + fmt.Sprintf(format, a...)
+	if !slices.Contains(im.notes, text) {
+		im.notes = append(im.notes, text)
+	}
+}
+
+// set marks keys of the configuration as imported.
+func (im *Import) set(keys ...string) {
+	for _, k := range keys {
+		im.keys[k] = true
+	}
+}
+
+// Add reads a file. kind is one of Kinds, or empty for what its name and text suggest. After an
+// error the Import is of no use.
+func (im *Import) Add(file, kind string) error {
+	text, err := im.read(file)
+	if err != nil {
+		return err
+	}
+	im.files = append(im.files, file)
+	switch guess(file, kind, text) {
+	case Ganesha:
+		return im.ganesha(file, text)
+	case NFSConf:
+		return im.nfsConf(file, text)
+	case Exports:
+		return im.exports(file)
+	}
+	return fmt.Errorf("%s: is this %s? Say it by --from", file, strings.Join(Kinds, ", or "))
+}
+
+func guess(file, kind string, text []byte) string {
+	base := filepath.Base(file)
+	switch {
+	case kind != "":
+		return kind
+	case strings.HasSuffix(base, "exports"):
+		return Exports
+	case strings.Contains(base, "ganesha"):
+		return Ganesha
+	case strings.HasPrefix(base, "nfs.conf"):
+		return NFSConf
+	case bytes.ContainsRune(text, '{'):
+		return Ganesha
+	case bytes.ContainsRune(text, '['):
+		return NFSConf
+	}
+	return ""
+}
+
+func (im *Import) read(file string) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.LimitReader(f, sizeMax+1))
+	if im.size += len(text); err == nil && im.size > sizeMax {
+		err = fmt.Errorf("%s: with this file there are more than %d bytes", file, sizeMax)
+	}
+	return text, err
+}
+
+// include reads a file that another one names, beside that one if its name is not absolute.
+func (im *Import) include(from Pos, name string) (file string, text []byte, err error) {
+	if im.included++; im.included > includeMax {
+		return "", nil, errorAt(from, "more than %d files are included", includeMax)
+	}
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(filepath.Dir(from.File), name)
+	}
+	text, err = im.read(name)
+	if err != nil {
+		return name, nil, &Error{from, err}
+	}
+	return name, text, nil
+}
+
+// exports carries over a table as exports(5).
+func (im *Import) exports(file string) error {
+	if im.tables[file] {
+		return nil // nfs.conf has brought it
+	}
+	im.tables[file] = true
+	list, warnings, err := config.ReadExports(file)
+	im.notes = append(im.notes, warnings...)
+	if err != nil {
+		return err
+	}
+	im.addExports(Pos{file, 1}, list)
+	return nil
+}
+
+// addExports adds exports that are complete.
+func (im *Import) addExports(at Pos, list []config.Export) {
+	for _, e := range list {
+		e.Source = ""
+		if slices.ContainsFunc(im.cfg.Exports, func(o config.Export) bool { return o.Pseudo == e.Pseudo }) {
+			im.note(at, "%s is left out: another export is at %s already", e.Path, e.Pseudo)
+			continue
+		}
+		im.cfg.Exports = append(im.cfg.Exports, e)
+	}
+	im.set("exports")
+}
+
+// systemExports is the export table of the kernel's server, or empty if there is none.
+func (im *Import) systemExports() string {
+	const table = "/etc/exports"
+	name := path.Join(im.root, table)
+	for _, p := range []string{name, name + ".d"} {
+		if _, err := os.Stat(p); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return name
+		}
+	}
+	return ""
+}
+
+// YAML is the configuration as rstored.yaml has it, checked as a start of rstored would. Keys that
+// no file sets are left out.
+func (im *Import) YAML() ([]byte, error) {
+	if err := im.cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("what was imported makes no configuration: %w", err)
+	}
+	var all yaml.Node
+	if err := all.Encode(im.cfg); err != nil {
+		return nil, err
+	}
+	out := yaml.Node{Kind: yaml.MappingNode}
+	for pair := range slices.Chunk(all.Content, 2) {
+		if im.keys[pair[0].Value] {
+			prune(pair[1])
+			out.Content = append(out.Content, pair[0], pair[1])
+		}
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# imported from %s\n", strings.Join(im.files, ", "))
+	for _, n := range im.notes {
+		fmt.Fprintf(&b, "# %s\n", strings.ReplaceAll(n, "\n", " "))
+	}
+	if len(out.Content) == 0 {
+		b.WriteString("{}\n")
+		return b.Bytes(), nil
+	}
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	err := errors.Join(enc.Encode(&out), enc.Close())
+	return b.Bytes(), err
+}
+
+// prune leaves out what is false in exports and rules: their defaults.
+func prune(n *yaml.Node) {
+	if n.Kind == yaml.MappingNode {
+		var keep []*yaml.Node
+		for pair := range slices.Chunk(n.Content, 2) {
+			if pair[1].Value != "false" || pair[1].Tag != "!!bool" {
+				keep = append(keep, pair...)
+			}
+		}
+		n.Content = keep
+	}
+	for _, c := range n.Content {
+		prune(c)
+	}
+}
