@@ -1,7 +1,8 @@
 // Package lock is the table of byte-range locks of all protocols. Locks have the semantics of POSIX
 // record locks (fcntl): the locks of one owner do not conflict with each other, a new one replaces,
-// splits or joins the old ones, and all ranges are of bytes. Requests that wait are granted in the
-// order in which they came. Each protocol names its owners and tells them of a granted lock.
+// splits or joins the old ones, and all ranges are of bytes. Requests that wait are served in the
+// order in which they came: granted, where the protocol can report a lock later (Wait), or offered,
+// where the client has to ask again (Ask). Each protocol names its owners and tells them.
 package lock
 
 import (
@@ -41,14 +42,19 @@ type Lock struct {
 // or until Cancel returns true.
 type Waiter struct {
 	Lock Lock
-	// Granted is called once the owner has the lock. It must not block, and the call may come before
-	// Wait has returned. No lock of the table is held.
+	// Granted is called once the owner has the lock. It must not block, and the call may come
+	// before Wait has returned. No lock of the table is held.
 	Granted func()
 	// Note is what the protocol needs, beside Lock, to grant the request in a successor of this
 	// process, see Table.Restore.
 	Note []byte
+	// Asks: the request is one of Ask. When the lock is free the table does not take it, but
+	// reserves it for the owner, and sets Offered until the owner asks again. Granted and Note are
+	// not used.
+	Asks, Offered bool
 
-	file File
+	file  File
+	since int64 // the tick of the last Ask or of the offer
 }
 
 // Errors of Wait.
@@ -75,6 +81,10 @@ type Table struct {
 	shards  [shards]shard
 	clients [shards]clientShard
 	count   atomic.Int64 // locks and waiters
+
+	offered func(f File, o Owner)
+	asking  atomic.Int64 // requests of Ask
+	ticks   atomic.Int64
 
 	waits   sync.Mutex
 	waiting map[Owner]*Waiter // of each owner that waits, its last request; for waitsFor
@@ -148,7 +158,8 @@ func (l *Lock) conflicts(o *Lock) bool {
 	return l.overlaps(o) && (l.Exclusive || o.Exclusive) && l.Owner != o.Owner
 }
 
-// conflict finds the first lock that conflicts with l.
+// conflict finds the first lock that conflicts with l, or a lock that is reserved for another
+// owner.
 func (f *file) conflict(l *Lock) *Lock {
 	for i := range f.locks {
 		if f.locks[i].Start > l.End {
@@ -156,6 +167,11 @@ func (f *file) conflict(l *Lock) *Lock {
 		}
 		if f.locks[i].conflicts(l) {
 			return &f.locks[i]
+		}
+	}
+	for _, w := range f.queue {
+		if w.Offered && w.Lock.conflicts(l) {
+			return &w.Lock
 		}
 	}
 	return nil
@@ -179,7 +195,7 @@ func (t *Table) Test(f File, l Lock) (holder Lock, free bool) {
 // ok is false, and holder is that lock.
 func (t *Table) Lock(f File, l Lock) (holder Lock, ok bool, err error) {
 	holder, ok, granted, err := t.lock(f, &l, nil)
-	notify(granted)
+	t.notify(granted)
 	return holder, ok, err
 }
 
@@ -191,7 +207,7 @@ func (t *Table) Lock(f File, l Lock) (holder Lock, ok bool, err error) {
 // table with locks of the host, the caller calls Retry from time to time (nlm does once a second).
 func (t *Table) Wait(f File, w *Waiter) (taken bool, err error) {
 	_, taken, granted, err := t.lock(f, &w.Lock, w)
-	notify(granted)
+	t.notify(granted)
 	return taken, err
 }
 
@@ -201,12 +217,16 @@ func (t *Table) lock(f File, l *Lock, w *Waiter) (holder Lock, ok bool, granted 
 	s := t.shard(f)
 	s.update.Lock()
 	defer s.update.Unlock()
+	t.active(f, l)
 	holder, ok, err = t.take(f, l)
 	switch {
 	case ok:
+		t.asked(f, l)
 		granted = t.grant(f) // the owner may have made an exclusive lock a shared one
 	case err == nil && w != nil:
-		err = t.enqueue(f, w)
+		if err = t.enqueue(f, w); w.Asks && err == ErrFull {
+			err = nil // the owner asks again without a place
+		}
 	}
 	return holder, ok, granted, err
 }
@@ -239,13 +259,14 @@ func (t *Table) take(f File, l *Lock) (holder Lock, ok bool, err error) {
 // Unlock unlocks what the owner has locked from start to end, and grants the requests that waited
 // for it.
 func (t *Table) Unlock(f File, o Owner, start, end uint64) {
+	t.active(f, &Lock{Owner: o})
 	t.remove(f, span{start, end}, func(x *file) { t.cut(x, o, start, end) })
 }
 
 // remove calls cut, which removes locks and waiters of a file within a range. Then it unlocks on
 // the host what no client has locked any more, and grants requests that waited for that.
 func (t *Table) remove(f File, within span, cut func(x *file)) {
-	notify(t.removeAndGrant(f, within, cut))
+	t.notify(t.removeAndGrant(f, within, cut))
 }
 
 func (t *Table) removeAndGrant(f File, within span, cut func(x *file)) (granted []*Waiter) {

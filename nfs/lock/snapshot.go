@@ -42,8 +42,8 @@ func damaged(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errSnapshot}, args...)...)
 }
 
-// Restore fills an empty table from a snapshot. granted sets Waiter.Granted of a request, by its
-// Lock and Note. After an error the table must not be used.
+// Restore fills an empty table from a snapshot. granted sets Waiter.Granted of a request of Wait,
+// by its Lock and Note. After an error the table must not be used.
 func (t *Table) Restore(data []byte, granted func(f File, w *Waiter) error) error {
 	if t.count.Load() != 0 {
 		return errors.New("locks can be handed over to an empty table only")
@@ -87,12 +87,15 @@ func (t *Table) restore(x *snapFile, granted func(f File, w *Waiter) error) erro
 			return damaged("a range that ends before it begins")
 		}
 		w.file = x.File
-		if err := granted(x.File, w); err != nil {
-			return err
+		if w.Offered && !w.Asks {
+			return damaged("an offer to an owner that does not ask")
 		}
-		y.queue = append(y.queue, w)
-		t.waiting[w.Lock.Owner] = w
-		t.add(w.Lock.Owner.Client, 1)
+		if !w.Asks {
+			if err := granted(x.File, w); err != nil {
+				return err
+			}
+		}
+		t.append(y, w)
 	}
 	return nil
 }

@@ -14,19 +14,30 @@ func (t *Table) enqueue(f File, w *Waiter) error {
 	s := t.shard(f)
 	x := s.get(f)
 	defer s.tidy(f, x)
+	if i := slices.IndexFunc(x.queue, func(q *Waiter) bool { return q.Lock == w.Lock }); i >= 0 {
+		return t.again(x, i)
+	}
 	switch {
-	case slices.ContainsFunc(x.queue, func(q *Waiter) bool { return q.Lock == w.Lock }):
-		return nil
 	case t.waitsFor(x, &w.Lock, w.Lock.Owner, 0):
 		return ErrDeadlock
 	case !t.room(w.Lock.Owner.Client):
 		return ErrFull
 	}
-	w.file = f
-	x.queue = append(x.queue, w)
-	t.waiting[w.Lock.Owner] = w
-	t.add(w.Lock.Owner.Client, 1)
+	w.file, w.since = f, t.ticks.Load()
+	t.append(x, w)
 	return nil
+}
+
+// append puts a request at the end of a queue. Call with mu of the shard and waits held.
+func (t *Table) append(x *file, w *Waiter) {
+	x.queue = append(x.queue, w)
+	if !w.Offered {
+		t.waiting[w.Lock.Owner] = w
+	}
+	if w.Asks {
+		t.asking.Add(1)
+	}
+	t.add(w.Lock.Owner.Client, 1)
 }
 
 // waitsFor reports whether an owner whose lock conflicts with l waits for who, directly or through
@@ -76,13 +87,27 @@ func (t *Table) Cancel(f File, l Lock) bool {
 // dequeue takes request i out of the queue. Call with the shard's mu held.
 func (t *Table) dequeue(x *file, i int) {
 	w := x.queue[i]
-	x.queue = slices.Delete(x.queue, i, i+1)
 	t.waits.Lock()
+	defer t.waits.Unlock()
+	t.leave(x, i)
+	t.rests(w)
+}
+
+// leave takes request i out of the queue. Call with the shard's mu held.
+func (t *Table) leave(x *file, i int) {
+	w := x.queue[i]
+	x.queue = slices.Delete(x.queue, i, i+1)
+	if w.Asks {
+		t.asking.Add(-1)
+	}
+	t.add(w.Lock.Owner.Client, -1)
+}
+
+// rests notes that an owner does not wait for a request any more. Call with waits held.
+func (t *Table) rests(w *Waiter) {
 	if t.waiting[w.Lock.Owner] == w {
 		delete(t.waiting, w.Lock.Owner)
 	}
-	t.waits.Unlock()
-	t.add(w.Lock.Owner.Client, -1)
 }
 
 // triesMax bounds the requests of one file that the host refuses in one call of grant: programs of
@@ -97,6 +122,15 @@ func (t *Table) grant(f File) (granted []*Waiter) {
 		w := t.next(f, refused)
 		if w == nil {
 			break
+		}
+		if w.Asks {
+			if t.hostHolds(f, &w.Lock) {
+				refused = append(refused, w)
+			} else {
+				t.offer(f, w)
+				granted = append(granted, w)
+			}
+			continue
 		}
 		_, host := t.takeOnHost(f, &w.Lock)
 		if host == hostConflict || host == hostFull {
@@ -123,7 +157,7 @@ func (t *Table) next(f File, refused []*Waiter) *Waiter {
 	defer s.mu.Unlock()
 	if x := s.files[f]; x != nil {
 		for _, w := range x.queue {
-			if x.conflict(&w.Lock) == nil && !slices.Contains(refused, w) {
+			if !w.Offered && x.conflict(&w.Lock) == nil && !slices.Contains(refused, w) {
 				return w
 			}
 		}
@@ -131,9 +165,15 @@ func (t *Table) next(f File, refused []*Waiter) *Waiter {
 	return nil
 }
 
-func notify(granted []*Waiter) {
+// notify reports requests that were granted or offered. Call without locks of the table.
+func (t *Table) notify(granted []*Waiter) {
 	for _, w := range granted {
-		w.Granted()
+		switch {
+		case !w.Asks:
+			w.Granted()
+		case t.offered != nil:
+			t.offered(w.file, w.Lock.Owner)
+		}
 	}
 }
 

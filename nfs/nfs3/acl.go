@@ -143,8 +143,8 @@ func EncodeACL(e *xdr.Encoder, w WireACL, inherit bool) {
 }
 
 // DecodeACL reads an acl. Errors of the decoder are more than ACLMax entries, a length that is
-// neither the count nor zero, an unknown tag, a user or group of number -1, and unknown permissions.
-// Unknown permissions of a mask are dropped: Solaris sets some.
+// neither the count nor zero, an unknown tag, a user or group of number -1, and unknown
+// permissions. Unknown permissions of a mask are dropped: Solaris sets some.
 func DecodeACL(d *xdr.Decoder) (w WireACL) {
 	w.Count = d.Uint32()
 	n := d.Uint32()

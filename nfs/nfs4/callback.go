@@ -20,6 +20,7 @@ const (
 	opCBRecall      = 4
 	opCBRecallAny   = 8
 	opCBSequence    = 11
+	opCBNotifyLock  = 13
 	opCBOffload     = 15
 	opCBIllegal     = 10044
 )

@@ -42,6 +42,7 @@ type callback struct {
 	recall    *recalled
 	offload   *offloaded
 	getattr   []byte // the handle of a CB_GETATTR
+	notify    *lockNotified
 	any       *anyRecalled
 }
 
@@ -154,6 +155,8 @@ func (c *callee) parse(args []byte) *callback {
 			if want, _ := DecodeBitmap(&d); want != BitmapOf(AttrChange, AttrSize) {
 				c.t.Errorf("asked for attributes %x", want)
 			}
+		case opCBNotifyLock:
+			k.notify = &lockNotified{fh: bytes.Clone(d.Opaque(FHMax)), client: d.Uint64(), owner: d.String(OwnerMax)}
 		case opCBOffload:
 			k.offload = parseOffload(c.t, &d)
 		default:

@@ -67,6 +67,7 @@ func (s *Server) Pause(on bool) {
 		}
 	}
 	f.restored = nil
+	s.resumeLocks()
 	for _, x := range s.state.Lost() {
 		// callBack first sends the lost callbacks of the session, in their slots and with their
 		// sequence numbers. probing alone asks the client for nothing.

@@ -7,9 +7,7 @@ import (
 )
 
 // Types of locks (nfs_lock_type4). READW and WRITEW announce that the client repeats a denied LOCK
-// (RFC 8881 section 9.6). The server treats them as READ and WRITE: it has no queue of waiting
-// locks, and no operation waits in a worker for a lock. So a client that never comes again blocks
-// nobody. Two waiting clients can be served out of order.
+// (RFC 8881 section 9.6): notifylock.go.
 const (
 	LockRead      = 1
 	LockWrite     = 2
@@ -18,15 +16,12 @@ const (
 )
 
 // decodeLockType reads an nfs_lock_type4. An unknown type is an error of the decoder: BADXDR.
-func decodeLockType(d *xdr.Decoder) (exclusive bool) {
-	switch d.Uint32() {
-	case LockRead, lockReadWait:
-	case LockWrite, lockWriteWait:
-		return true
-	default:
+func decodeLockType(d *xdr.Decoder) (exclusive, wait bool) {
+	t := d.Uint32()
+	if t < LockRead || t > lockWriteWait {
 		d.Fail(xdr.ErrValue)
 	}
-	return false
+	return t == LockWrite || t == lockWriteWait, t == lockReadWait || t == lockWriteWait
 }
 
 // lockRange is LOCK (RFC 8881 section 18.10, RFC 7530 section 16.10). Its arguments:
@@ -43,6 +38,7 @@ func decodeLockType(d *xdr.Decoder) (exclusive bool) {
 // Statuses that a client has to expect, most of them from state.Client.Lock:
 //
 //	DENIED            a lock of another owner conflicts; the result is a LOCK4denied
+//	DEADLOCK          READW and WRITEW: the owners would wait for each other
 //	OPENMODE          the open does not have the access that the lock needs
 //	INVAL             length 0, or offset plus length beyond 64 bits
 //	GRACE, NO_GRACE   the wrong side of the grace period
@@ -55,7 +51,7 @@ func decodeLockType(d *xdr.Decoder) (exclusive bool) {
 func lockRange(k *compound) nfs.Status {
 	d := &k.c.Args
 	var a state.Lock
-	a.Exclusive = decodeLockType(d)
+	a.Exclusive, a.Wait = decodeLockType(d)
 	a.Reclaim = d.Bool()
 	a.Offset, a.Length = d.Uint64(), d.Uint64()
 	var seq, lockSeq uint32
@@ -85,6 +81,9 @@ func lockRange(k *compound) nfs.Status {
 	id, holder, st := k.client.Lock(k.now, &a)
 	if st == nfs.ErrDenied {
 		k.denied(holder)
+		if a.Wait {
+			k.s.watchLocks()
+		}
 	}
 	return k.stated(id, st)
 }
@@ -117,7 +116,7 @@ func (k *compound) denied(h *state.Denied) {
 func lockTest(k *compound) nfs.Status {
 	d := &k.c.Args
 	var a state.Lock
-	a.Exclusive = decodeLockType(d)
+	a.Exclusive, _ = decodeLockType(d)
 	a.Offset, a.Length = d.Uint64(), d.Uint64()
 	client := d.Uint64()
 	a.Owner = d.Opaque(OwnerMax)
@@ -150,7 +149,7 @@ func lockTest(k *compound) nfs.Status {
 func unlock(k *compound) nfs.Status {
 	d := &k.c.Args
 	var a state.Lock
-	decodeLockType(d) // any legal type: it has no effect (RFC 8881 section 18.12.3)
+	_, _ = decodeLockType(d) // any legal type: it has no effect (RFC 8881 section 18.12.3)
 	seq := d.Uint32()
 	a.ID = k.stateid(DecodeStateid(d))
 	a.Offset, a.Length = d.Uint64(), d.Uint64()

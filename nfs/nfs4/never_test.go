@@ -20,7 +20,6 @@ var never = map[nfs.Status]string{
 	nfs.ErrExpired:        "who has lost his lease has lost his session: BADSESSION",
 	nfs.ErrUnsafeCompound: "nothing is unsafe that POSIX has",
 	nfs.ErrFileOpen:       "an open file may lose its name",
-	nfs.ErrDeadlock:       "locks that wait are polled for",
 	nfs.ErrLockNotSupp:    "locks are there in all stores",
 	nfs.ErrBadRange:       "ranges have 64 bits",
 	nfs.ErrLockRange:      "locks are split and joined",
@@ -137,6 +136,14 @@ func special(t *testing.T, seen map[opStatus]string) {
 			u.Cancel()
 			// The SEQUENCE of a retry is fine; what follows it is not.
 			w.see(2, OpSequence, nfs.ErrRetryUncachedRep)
+		},
+		"LOCK": func(w *world, x *sess) {
+			f, g, y := x.file("f"), x.file("g"), w.session(2, "other")
+			xf, xg, yf, yg := w.locker(x, f, "x"), w.locker(x, g, "x"), w.locker(y, f, "y"), w.locker(y, g, "y")
+			xf.wants(LockWrite, nfs.OK)
+			yg.wants(LockWrite, nfs.OK)
+			xg.wants(lockWriteWait, nfs.ErrDenied)
+			yf.wants(lockWriteWait, nfs.ErrDeadlock)
 		},
 		"WANT_DELEGATION": func(w *world, x *sess) {
 			for _, c := range []struct {

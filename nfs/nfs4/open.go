@@ -147,6 +147,9 @@ func (k *compound) openFile(a *openArgs) nfs.Status {
 	if got.Confirm {
 		flags |= resultConfirm
 	}
+	if k.minor > 0 && k.client.Answers() {
+		flags |= resultMayNotify
+	}
 	e.Uint32(flags)
 	f.set.Encode(e)
 	k.delegate(a)

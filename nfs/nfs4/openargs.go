@@ -30,12 +30,12 @@ const (
 	claimDelegPrevFH = 6
 
 	// rflags of the result. OPEN4_RESULT_LOCKTYPE_POSIX says that the server splits and merges the
-	// ranges of one lock-owner, as fcntl(2) does. Two flags are never set:
-	//
-	//	PRESERVE_UNLINKED  8     a pin of the file can fail (pin.go), and a client that sees the
-	//	                         flag removes an open file instead of renaming it
-	//	MAY_NOTIFY_LOCK    0x20  the server never sends CB_NOTIFY_LOCK: clients poll with LOCK
-	resultLocktype = 4
+	// ranges of one lock-owner, as fcntl(2) does. OPEN4_RESULT_MAY_NOTIFY_LOCK says that the server
+	// sends CB_NOTIFY_LOCK: a client then seldom polls. PRESERVE_UNLINKED is never set, because a pin
+	// of the file can fail (pin.go), and a client that sees the flag removes an open file instead of
+	// renaming it.
+	resultLocktype  = 4
+	resultMayNotify = 0x20
 )
 
 // openArgs is an OPEN4args:

@@ -310,6 +310,7 @@ type reply struct {
 	*xdr.Decoder
 
 	// Of opened.
+	rflags    uint32
 	delegKind uint32
 	why       uint32
 	deleg     state.Stateid
@@ -532,8 +533,8 @@ func (p *reply) opened() (id state.Stateid, change changeInfo, set Bitmap) {
 	p.t.Helper()
 	id = DecodeStateid(p.Decoder)
 	change = p.change()
-	if flags := p.Uint32(); flags != resultLocktype {
-		p.t.Errorf("flags of OPEN: %x", flags)
+	if p.rflags = p.Uint32(); p.rflags&^resultMayNotify != resultLocktype {
+		p.t.Errorf("flags of OPEN: %x", p.rflags)
 	}
 	set, _ = DecodeBitmap(p.Decoder)
 	p.delegation()

@@ -96,6 +96,7 @@ type Server struct {
 	callbacks, callbacksLost atomic.Uint64
 	waiters                  atomic.Int32 // workers that wait for a client, of waitersMax
 	offloads                 offloads
+	lockWaits                lockWaits
 	journal                  journal
 	asked                    atomic.Uint64 // CB_GETATTRs
 	recallAnys               atomic.Uint64 // CB_RECALL_ANYs
@@ -145,6 +146,12 @@ func New(cfg Config) *Server {
 	limits.Known, limits.GraceUntil, limits.Journal = cfg.Known, cfg.Now().Add(cfg.Grace), cfg.Journal
 	limits.OthersReclaim = cfg.OthersReclaim
 	limits.Recall, limits.Unpin, limits.Changed, limits.Denied = s.recall, s.unpin, s.changed, s.denied
+	s.lockWaits.wake = make(chan struct{}, 1)
+	if limits.Locks == nil {
+		limits.Locks = lock.New(0)
+	}
+	s.lockWaits.table = limits.Locks
+	limits.Locks.UseOffers(s.lockOffered)
 	s.state = state.New(limits)
 	if len(cfg.Calls) >= callRecord {
 		s.journal.load(cfg.Calls, cfg.Now())
@@ -208,6 +215,7 @@ const (
 	CountUnleased  = "nfs4_delegations_unleased"
 	CountHostOpens = "nfs4_delegations_broken_by_host"
 	CountRecallAny = "nfs4_recalls_of_any"
+	CountNotified  = "nfs4_locks_notified"
 	CountOffloads  = "nfs4_offloads"
 	CountCancelled = "nfs4_offloads_cancelled"
 )
@@ -232,7 +240,7 @@ func (s *Server) Faults() map[string]uint64 {
 	for name, n := range map[string]*atomic.Uint64{
 		CountAsked: &s.asked, CountUnpinned: &s.unpinned, CountUnleased: &s.unleased, CountHostOpens: &s.hostOpens,
 		CountRecallAny: &s.recallAnys, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
-		CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
+		CountNotified: &s.lockWaits.notified, CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
 		"nfs4_illegal_operations": &s.illegal, "nfs4_sessions_denied": &s.strangers, CountReplays: &s.replays,
 		CountJoined: &s.joined, CountMoved: &s.moved,
 	} {

@@ -82,6 +82,9 @@ func (b *Backchannel) Usable() bool {
 	return len(b.slots) > 0 && b.attr.MaxRequest >= BackRequestMin && b.attr.MaxOps >= BackOpsMin
 }
 
+// Allows reports whether the client takes requests of n bytes.
+func (b *Backchannel) Allows(n int) bool { return int64(b.attr.MaxRequest) >= int64(n) }
+
 // Set is BACKCHANNEL_CTL (RFC 8881 section 18.33). Requests in flight have the earlier values,
 // later ones, also those that are sent again, have the new values.
 func (b *Backchannel) Set(program uint32, cred *rpc.Cred) {
@@ -308,6 +311,14 @@ func (c *Client) calledBack() (live, proven bool) {
 		live, proven = live || st.Live, proven || st.Proven
 	}
 	return live, proven
+}
+
+// Answers reports whether the client has answered a callback on a connection that it still has.
+func (c *Client) Answers() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, proven := c.calledBack()
+	return proven
 }
 
 // Backchannels returns the sessions by which the client can be called. Those in which the client

@@ -75,9 +75,9 @@ func (r Range) last() (uint64, bool) {
 //	locker4      TRUE   open_seqid  open_stateid  lock_seqid  clientid  owner<>    ByOpen
 //	             FALSE  lock_stateid  lock_seqid
 //
-// The blocking types are treated like the others: the server never sends CB_NOTIFY_LOCK, and the
-// client polls (section 9.6). With TRUE the lock-owner may have a lock stateid of the file already;
-// then LOCK returns that one. The seqids count in version 4.0 only.
+// The blocking types READW_LT and WRITEW_LT also set Wait (section 9.6). With TRUE the lock-owner
+// may have a lock stateid of the file already; then LOCK returns that one. The seqids count in
+// version 4.0 only.
 //
 // File is the current file. Offset and Length come from the client and are checked by last.
 type Lock struct {
@@ -89,6 +89,9 @@ type Lock struct {
 	Exclusive bool
 	// Reclaim: the client had it before the server's restart.
 	Reclaim bool
+	// Wait: the client sends LOCK again until it has the lock. A denied LOCK gets a place in the
+	// queue of the file (lock.Table.Ask).
+	Wait bool
 	// Turn is that of the owner, in version 4.0; nil in later versions.
 	Turn *Turn
 }
@@ -126,8 +129,17 @@ func (s *Server) silent(now time.Time, h *lock.Lock) *Client {
 	return nil
 }
 
-// EndExpired ends the client whose lock is in the way of another protocol's, if its lease has run out,
-// and reports whether it did. client is the Owner.Client of the lock. If the journal cannot be
+// LockClient returns the client of a lock-owner in the lock table, or nil if it is one of another
+// protocol or has ended.
+func (s *Server) LockClient(o lock.Owner) *Client {
+	if id, ok := lockClientID(o.Client); ok {
+		return s.client(id)
+	}
+	return nil
+}
+
+// EndExpired ends the client whose lock is in the way of another protocol's, if its lease has run
+// out, and reports whether it did. client is the Owner.Client of the lock. If the journal cannot be
 // written, the client keeps its state and EndExpired returns false.
 func (s *Server) EndExpired(now time.Time, client string) bool {
 	c := s.silent(now, &lock.Lock{Owner: lock.Owner{Client: client}})
@@ -146,6 +158,7 @@ func (s *Server) EndExpired(now time.Time, client string) bool {
 //	DELAY             no room for a lock stateid or in the lock table, or the journal fails
 //	OPENMODE          a write lock needs an open for writing, a read lock one for reading
 //	DENIED            with a Denied
+//	DEADLOCK          with Wait: the owners would wait for each other
 //	RECLAIM_CONFLICT  a reclaim for which DENIED would be the status
 //
 // A conflicting lock of a client whose lease has run out does not deny: that client ends, and the
@@ -218,8 +231,14 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 		return id, holder, nfs.ErrOpenMode
 	}
 	want := lock.Lock{Owner: l.owner(), Start: a.Offset, End: end, Exclusive: a.Exclusive}
-	holder, ok, err := c.s.cfg.Locks.Lock(a.File, want)
+	take := c.s.cfg.Locks.Lock
+	if a.Wait && !a.Reclaim {
+		take = c.s.cfg.Locks.Ask
+	}
+	holder, ok, err := take(a.File, want)
 	switch {
+	case err == lock.ErrDeadlock:
+		return id, holder, nfs.ErrDeadlock
 	case err != nil:
 		return id, holder, nfs.ErrJukebox
 	case !ok:
@@ -229,8 +248,8 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 		l.Num = c.number(l)
 		c.locks[l.Key] = l
 		if t := a.Turn; t != nil {
-			// The turn is that of the open-owner. The lock-owner begins here, with the lock_seqid that
-			// the client chose (RFC 7530 section 9.1.7).
+			// The turn is that of the open-owner. The lock-owner begins here, with the lock_seqid
+			// that the client chose (RFC 7530 section 9.1.7).
 			by := c.v40.lockOwners[l.Key.Owner]
 			if by == nil {
 				by = &seqOwner{Name: l.Key.Owner, Seq: t.lockSeq}

@@ -21,6 +21,7 @@ type callee struct {
 	calls []x4.NfsCbArgop4
 	last  x4.CbSequence4args
 
+	locks        chan *x4.CbNotifyLock4args
 	offloads     chan *x4.CbOffload4args
 	change, size uint64 // what CB_GETATTR is told
 }
@@ -64,6 +65,9 @@ func (c *callee) Call(b *rpc.BackwardCall) {
 		case *x4.NfsCbArgop4_OP_CB_OFFLOAD:
 			res.Resarray = append(res.Resarray, &x4.NfsCbResop4_OP_CB_OFFLOAD{})
 			c.offloads <- &op.Opcboffload
+		case *x4.NfsCbArgop4_OP_CB_NOTIFY_LOCK:
+			res.Resarray = append(res.Resarray, &x4.NfsCbResop4_OP_CB_NOTIFY_LOCK{})
+			c.locks <- &op.OpcbnotifyLock
 		case *x4.NfsCbArgop4_OP_CB_GETATTR:
 			// What it has written is known here alone.
 			vals := append(bytesOf(c.t, uint64Of(c.change)), bytesOf(c.t, uint64Of(c.size))...)
@@ -187,6 +191,46 @@ func TestOffload(t *testing.T) {
 	}
 	if a := s.getAttr(to, x4.FATTR4_SIZE); a[x4.FATTR4_SIZE] != uint64(size) {
 		t.Errorf("%v", a)
+	}
+}
+
+// TestNotifyLock: a client that waits for a lock is called when it is free.
+func TestNotifyLock(t *testing.T) {
+	for _, minor := range []uint32{1, 2} {
+		r := newRig(t)
+		holder := r.session(minor, "holder")
+		k := &callee{t: t, locks: make(chan *x4.CbNotifyLock4args, 10)}
+		r.back = k
+		s := r.session(minor, "waiter")
+		s.one(&x4.NfsArgop4_OP_PUTROOTFH{})
+		fh, his := holder.open(holder.handle("data"), "file")
+		got := get[*x4.Open4res_NFS4_OK](t, s.one(putFH(fh),
+			openOp(3|x4.OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0, noCreate, &x4.OpenClaim4_CLAIM_FH{}))).Resok4
+		if got.Rflags&x4.OPEN4_RESULT_MAY_NOTIFY_LOCK == 0 {
+			t.Errorf("version 4.%d: flags %x", minor, got.Rflags)
+		}
+		locked := get[*x4.Lock4res_NFS4_OK](t,
+			holder.one(putFH(fh), lockOp(x4.WRITE_LT, 0, 1<<64-1, byOpen(his, "holder")))).Resok4.LockStateid
+		wait := lockOp(x4.WRITEW_LT, 5, 10, byOpen(got.Stateid, "waiter"))
+		s.fails(x4.NFS4ERR_DENIED, putFH(fh), wait)
+		holder.one(putFH(fh), &x4.NfsArgop4_OP_LOCKU{Oplocku: x4.Locku4args{
+			Locktype: x4.WRITE_LT, LockStateid: locked, Length: 1<<64 - 1,
+		}})
+		select {
+		case n := <-k.locks:
+			if !bytes.Equal(n.CnlaFh, fh) || n.CnlaLockOwner.Clientid != s.client ||
+				string(n.CnlaLockOwner.Owner) != "waiter" {
+				t.Errorf("%+v", n)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("no CB_NOTIFY_LOCK")
+		}
+		denied := get[*x4.Lock4res_NFS4ERR_DENIED](t,
+			holder.fails(x4.NFS4ERR_DENIED, putFH(fh), lockOp(x4.READ_LT, 0, 9, byOpen(his, "holder")))).Denied
+		if denied.Offset != 5 || denied.Length != 10 || string(denied.Owner.Owner) != "waiter" {
+			t.Errorf("reserved: %+v", denied)
+		}
+		s.one(putFH(fh), wait)
 	}
 }
 

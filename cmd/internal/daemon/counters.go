@@ -47,7 +47,7 @@ var events = []string{
 	"rpcrdma_waited_for_limit", "rpcrdma_credits_lowered_by_limit", "rpcrdma_credits_lowered_by_memory", "tcp_paused",
 	nfs4.CountReplays, nfs4.CountJoined, nfs4.CountMoved,
 	nfs4.CountCallbacks, nfs4.CountDelegations, nfs4.CountRecalls, nfs4.CountRecallWaits,
-	nfs4.CountAsked, nfs4.CountUnpinned, nfs4.CountUnleased, nfs4.CountHostOpens, nfs4.CountRecallAny,
+	nfs4.CountAsked, nfs4.CountUnpinned, nfs4.CountUnleased, nfs4.CountHostOpens, nfs4.CountRecallAny, nfs4.CountNotified,
 	nfs4.CountOffloads, nfs4.CountCancelled,
 	service.CountHostConflicts,
 }
