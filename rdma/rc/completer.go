@@ -257,7 +257,9 @@ func (q *QP) readResponse(now rdma.Time, p *wire.Packet) {
 		q.badResponse(fmt.Sprintf("a READ response of %d bytes instead of %d", len(p.Payload), n))
 		return
 	}
-	wq.Scatter(e.sgl, e.got, p.Payload)
+	if !p.Placed {
+		wq.Scatter(e.sgl, e.got, p.Payload)
+	}
 	e.got += n
 	q.n.RxBytesReadResponse += uint64(n)
 	k := int(p.PSN.Sub(e.psn)) + 1

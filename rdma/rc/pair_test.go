@@ -92,6 +92,7 @@ type pair struct {
 	dup    float64
 	mix    float64 // reordering
 	bits   float64 // corruption
+	placed int     // packets that were copied while they were checked
 	delay  rdma.Time
 	stop   bool // a black hole
 	batch  *wire.Batch
@@ -217,14 +218,18 @@ func (p *pair) fly(to int, d *wire.Datagram) {
 func (p *pair) arrive(f flying) {
 	q := p.s[f.to].q
 	fl := wire.Flow{Src: q.flow.Dst, Dst: q.flow.Src, SrcPort: wire.Port}
-	if ok, exact, _ := wire.VerifyICRC(&fl, f.raw, 0); !ok || !exact {
-		return
-	}
 	var pkt wire.Packet
 	if pkt.Parse(f.raw) != nil {
 		return
 	}
 	pkt.Src, pkt.Dst = fl.Src, fl.Dst
+	dst := q.Placement(&pkt)
+	if ok, exact, _ := wire.VerifyCopy(&fl, f.raw, 0, dst); !ok || !exact {
+		return
+	}
+	if pkt.Placed = len(dst) > 0; pkt.Placed {
+		p.placed++
+	}
 	q.Receive(p.now, &pkt)
 }
 

@@ -236,9 +236,9 @@ func (q *QP) ackTimeout() rdma.Time {
 }
 
 // Receive handles a packet for this QP, whose ICRC was checked. It copies the payload before it
-// returns. It drops packets that fail the checks of IBTA 9.6.1: class of the opcode, state of the
-// QP, addresses and P_Key. A peer can send anything at any time, so all drops are silent and
-// counted.
+// returns, unless the caller has done so (Placement). It drops packets that fail the checks of IBTA
+// 9.6.1: class of the opcode, state of the QP, addresses and P_Key. A peer can send anything at any
+// time, so all drops are silent and counted.
 //
 //	check                                     counter of the dropped packets
 //	opcode of RC, reserved one, or CNP        DropOpcode
@@ -252,13 +252,11 @@ func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
 		q.n.DropOpcode++
 		return
 	}
-	switch q.state {
-	case rdma.StateRTR, rdma.StateRTS, rdma.StateSQD:
-	default:
+	if !q.serving() {
 		q.n.DropState++
 		return
 	}
-	if p.Src != q.flow.Dst || p.Dst != q.flow.Src {
+	if !q.fromPeer(p) {
 		q.n.DropPeer++
 		return
 	}

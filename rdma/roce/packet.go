@@ -58,13 +58,16 @@ func (s *shard) packet(d *link.RxDatagram) {
 	s.connected(d, q)
 }
 
-// connected gives the parsed datagram to the queue pair of a connection.
+// connected gives the parsed datagram to the queue pair of a connection. Where the queue pair knows
+// the place of the payload, the payload is copied there while its ICRC is computed.
 func (s *shard) connected(d *link.RxDatagram, q *qp) {
-	if !s.verify(d) {
-		return
-	}
 	p := &s.pkt
 	p.Src, p.Dst, p.ECN = d.Src, d.Dst, d.TOS&ecnMask
+	dst := q.rc.Placement(p)
+	if !s.verify(d, dst) {
+		return
+	}
+	p.Placed = len(dst) > 0
 	q.rc.Receive(s.now, p)
 	s.touch(q)
 	if c := q.conn; c != nil && c.Phase == connstate.Accepted && c.proven() {
@@ -75,12 +78,13 @@ func (s *shard) connected(d *link.RxDatagram, q *qp) {
 // ecnMask holds the ECN bits of a traffic class.
 const ecnMask = 3
 
-// verify checks the ICRC of a datagram, and counts the result. The ICRC covers the IPv4
+// verify checks the ICRC of a datagram, copies its payload to dst if that is not nil, and counts
+// the result. dst needs a datagram without extended headers. The ICRC covers the IPv4
 // identification, which a socket does not see. Any identification is accepted: a host may count for
 // each stream, or choose at random.
-func (s *shard) verify(d *link.RxDatagram) bool {
+func (s *shard) verify(d *link.RxDatagram, dst []byte) bool {
 	s.flow.Src, s.flow.Dst, s.flow.SrcPort = d.Src, d.Dst, d.SrcPort
-	ok, exact, _ := wire.VerifyICRC(&s.flow, d.Data, d.Nth)
+	ok, exact, _ := wire.VerifyCopy(&s.flow, d.Data, d.Nth, dst)
 	switch {
 	case !ok:
 		s.stats.ICRCErrors++
@@ -110,7 +114,7 @@ func (s *shard) gsi(d *link.RxDatagram) {
 		s.stats.DropPKey++
 	case p.DETH.QKey != cm.QKey:
 		s.stats.DropQKey++
-	case s.verify(d):
+	case s.verify(d, nil):
 		s.cm.Receive(s.now, d.Src, d.Dst, p.Payload)
 	}
 }

@@ -104,7 +104,7 @@ func (q *udqp) harvest() {
 
 // datagram checks the ICRC of a packet and gives it to a queue pair for datagrams.
 func (s *shard) datagram(d *link.RxDatagram, q *udqp) {
-	if !s.verify(d) {
+	if !s.verify(d, nil) {
 		return
 	}
 	s.pkt.Src, s.pkt.Dst = d.Src, d.Dst

@@ -11,19 +11,21 @@ import "hash/crc32"
 // crcHead is the length of the block in front, in bytes.
 const crcHead = 128
 
-// crcOf returns the CRC of head and then p.
-func crcOf(head *[crcHead]byte, p []byte) uint32 {
-	c, n, ok := crcBlocks(0, head, p)
+// crcOf returns the CRC of head and then p. It copies p to dst, as far as dst has room; where the
+// processor allows it, the copy is made in the pass of the CRC.
+func crcOf(head *[crcHead]byte, p, dst []byte) uint32 {
+	c, n, copied, ok := crcBlocks(0, head, p, dst)
 	if !ok {
 		c = crc32.Update(0, crc32.IEEETable, head[:])
 	}
+	copy(dst[copied:], p[copied:])
 	return crcShort(c, p[n:])
 }
 
 // crcUpdate returns the CRC of what c is the CRC of and then p.
 func crcUpdate(c uint32, p []byte) uint32 {
 	if len(p) >= crcHead {
-		if next, n, ok := crcBlocks(c, (*[crcHead]byte)(p), p[crcHead:]); ok {
+		if next, n, _, ok := crcBlocks(c, (*[crcHead]byte)(p), p[crcHead:], nil); ok {
 			c, p = next, p[crcHead+n:]
 		}
 	}

@@ -48,30 +48,38 @@ func quotient() uint64 {
 }
 
 // crcAVX takes the CRC register reg over the 128 bytes at head and the n bytes at p, where n is a
-// multiple of 16.
+// multiple of 16. If dst is not nil, it copies some of the bytes at p to dst, from the first on,
+// and returns their number.
 //
 //go:noescape
-func crcAVX(reg uint32, head, p *byte, n int, k *[8][2]uint64) uint32
+func crcAVX(reg uint32, head, p *byte, n int, k *[8][2]uint64, dst *byte) (crc uint32, copied int)
 
 // crcAVX512 is crcAVX with registers of 64 bytes.
 //
 //go:noescape
-func crcAVX512(reg uint32, head, p *byte, n int, k *[8][2]uint64) uint32
+func crcAVX512(reg uint32, head, p *byte, n int, k *[8][2]uint64, dst *byte) (crc uint32, copied int)
 
 //go:noescape
 func mulmodAVX(a, b uint32, k *[8][2]uint64) uint32
 
-// crcBlocks takes the CRC c over head and then over the blocks of 16 bytes that p has. It returns
-// the number of bytes of p that it has used, or false if this processor cannot do it.
-func crcBlocks(c uint32, head *[crcHead]byte, p []byte) (crc uint32, n int, ok bool) {
+// crcBlocks takes the CRC c over head and then over the blocks of 16 bytes that p has. It copies a
+// part of them to dst, if dst has room for all. It returns the numbers of bytes of p that it has
+// used and copied, or false if this processor cannot do it.
+func crcBlocks(c uint32, head *[crcHead]byte, p, dst []byte) (crc uint32, n, copied int, ok bool) {
 	n = len(p) &^ 15
+	var to *byte
+	if len(dst) >= n {
+		to = unsafe.SliceData(dst)
+	}
 	switch {
 	case hasAVX512:
-		return ^crcAVX512(^c, &head[0], unsafe.SliceData(p), n, &crcTable), n, true
+		c, copied = crcAVX512(^c, &head[0], unsafe.SliceData(p), n, &crcTable, to)
 	case hasAVX:
-		return ^crcAVX(^c, &head[0], unsafe.SliceData(p), n, &crcTable), n, true
+		c, copied = crcAVX(^c, &head[0], unsafe.SliceData(p), n, &crcTable, to)
+	default:
+		return c, 0, 0, false
 	}
-	return c, 0, false
+	return ^c, n, copied, true
 }
 
 // mulmod multiplies two bit-reflected polynomials modulo the CRC polynomial.

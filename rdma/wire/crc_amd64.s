@@ -24,6 +24,13 @@
 	VPCLMULQDQ $0x11, k, a, a     \
 	VPTERNLOGQ $0x96, m, t, a
 
+// FOLDCOPY is FOLD for the 16 bytes at o(DI), which it also copies to o(R8). u is a register for
+// them.
+#define FOLDCOPY(k, o, a, t, u) \
+	VMOVDQU    o(DI), u      \
+	VMOVDQU    u, o(R8)      \
+	FOLD(k, u, a, t)
+
 // FINISH folds the CX bytes at DI into X8, 16 at a time, and then X8 to the CRC register AX. It is
 // the end of both functions: the reduction from 128 bits by way of 96 and 64, and then Barrett's,
 // as in the paper that crc.go names.
@@ -58,8 +65,8 @@ end:                              \
 	VPXOR      X9, X8, X8         \
 	VPEXTRD    $1, X8, AX
 
-// func crcAVX(reg uint32, head, p *byte, n int, k *[8][2]uint64) uint32
-TEXT ·crcAVX(SB), NOSPLIT, $0-44
+// func crcAVX(reg uint32, head, p *byte, n int, k *[8][2]uint64, dst *byte) (crc uint32, copied int)
+TEXT ·crcAVX(SB), NOSPLIT, $0-64
 	MOVL    reg+0(FP), AX
 	MOVQ    head+8(FP), SI
 	MOVQ    p+16(FP), DI
@@ -75,6 +82,25 @@ TEXT ·crcAVX(SB), NOSPLIT, $0-44
 	VMOVDQU 96(SI), X7
 	VMOVDQU 112(SI), X8
 	VMOVDQU by1024, X15
+	MOVQ    dst+40(FP), R8
+	TESTQ   R8, R8
+	JZ      eight
+
+copy:
+	CMPQ CX, $128
+	JB   four
+	FOLDCOPY(X15, 0, X1, X9, X10)
+	FOLDCOPY(X15, 16, X2, X11, X12)
+	FOLDCOPY(X15, 32, X3, X13, X14)
+	FOLDCOPY(X15, 48, X4, X9, X10)
+	FOLDCOPY(X15, 64, X5, X11, X12)
+	FOLDCOPY(X15, 80, X6, X13, X14)
+	FOLDCOPY(X15, 96, X7, X9, X10)
+	FOLDCOPY(X15, 112, X8, X11, X12)
+	ADDQ $128, DI
+	ADDQ $128, R8
+	SUBQ $128, CX
+	JMP  copy
 
 eight:
 	CMPQ CX, $128
@@ -114,16 +140,19 @@ one:
 	VMOVDQA X1, X8
 	FOLD(X15, X2, X8, X9)
 	FINISH(again, end)
-	MOVL    AX, ret+40(FP)
+	MOVL    AX, crc+48(FP)
+	SUBQ    dst+40(FP), R8
+	MOVQ    R8, copied+56(FP)
 	RET
 
-// func crcAVX512(reg uint32, head, p *byte, n int, k *[8][2]uint64) uint32
-TEXT ·crcAVX512(SB), NOSPLIT, $0-44
+// func crcAVX512(reg uint32, head, p *byte, n int, k *[8][2]uint64, dst *byte) (crc uint32, copied int)
+TEXT ·crcAVX512(SB), NOSPLIT, $0-64
 	MOVL            reg+0(FP), AX
 	MOVQ            head+8(FP), SI
 	MOVQ            p+16(FP), DI
 	MOVQ            n+24(FP), CX
 	MOVQ            k+32(FP), DX
+	MOVQ            dst+40(FP), R8
 	VMOVD           AX, X0
 	VPXORQ          (SI), Z0, Z3
 	VMOVDQU64       64(SI), Z4
@@ -137,6 +166,31 @@ TEXT ·crcAVX512(SB), NOSPLIT, $0-44
 	ADDQ            $128, DI
 	SUBQ            $128, CX
 	VBROADCASTI32X4 by2048, Z15
+	TESTQ           R8, R8
+	JZ              four
+	VMOVDQU64       Z3, (R8)
+	VMOVDQU64       Z4, 64(R8)
+	ADDQ            $128, R8
+
+copy:
+	CMPQ      CX, $256
+	JB        join
+	VMOVDQU64 (DI), Z5
+	VMOVDQU64 64(DI), Z6
+	VMOVDQU64 128(DI), Z7
+	VMOVDQU64 192(DI), Z8
+	VMOVDQU64 Z5, (R8)
+	VMOVDQU64 Z6, 64(R8)
+	VMOVDQU64 Z7, 128(R8)
+	VMOVDQU64 Z8, 192(R8)
+	FOLD4(Z15, Z5, Z1, Z9)
+	FOLD4(Z15, Z6, Z2, Z10)
+	FOLD4(Z15, Z7, Z3, Z11)
+	FOLD4(Z15, Z8, Z4, Z12)
+	ADDQ      $256, DI
+	ADDQ      $256, R8
+	SUBQ      $256, CX
+	JMP       copy
 
 four:
 	CMPQ CX, $256
@@ -186,7 +240,9 @@ lanes:
 	VMOVDQA       X1, X8
 	FOLD(X15, X2, X8, X9)
 	FINISH(again, end)
-	MOVL          AX, ret+40(FP)
+	MOVL          AX, crc+48(FP)
+	SUBQ          dst+40(FP), R8
+	MOVQ          R8, copied+56(FP)
 	RET
 
 // func mulmodAVX(a, b uint32, k *[8][2]uint64) uint32

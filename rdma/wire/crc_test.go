@@ -10,8 +10,22 @@ import (
 func checkCRC(t testing.TB, name string, head *[crcHead]byte, p []byte) {
 	t.Helper()
 	want := crc32.Update(crc32.ChecksumIEEE(head[:]), crc32.IEEETable, p)
-	if got := crcOf(head, p); got != want {
+	if got := crcOf(head, p, nil); got != want {
 		t.Errorf("%s: head and %d bytes: %#x, want %#x", name, len(p), got, want)
+	}
+	// dst has room for all of p, and for one byte less. What is around it stays as it was.
+	for _, room := range []int{len(p), max(len(p)-1, 0)} {
+		at := 1 + len(p)%16
+		mem := bytes.Repeat([]byte{0xa5}, at+room+300)
+		if got := crcOf(head, p, mem[at:][:room]); got != want {
+			t.Errorf("%s: copying %d bytes: %#x, want %#x", name, len(p), got, want)
+		}
+		if !bytes.Equal(mem[at:][:room], p[:room]) {
+			t.Errorf("%s: a copy of %d of %d bytes is not like them", name, room, len(p))
+		}
+		if bytes.Count(mem[:at], []byte{0xa5}) != at || bytes.Count(mem[at+room:], []byte{0xa5}) != 300 {
+			t.Errorf("%s: a copy of %d of %d bytes writes beyond its destination", name, room, len(p))
+		}
 	}
 	if got := crcUpdate(0x12345678, p); got != crc32.Update(0x12345678, crc32.IEEETable, p) {
 		t.Errorf("%s: update with %d bytes: %#x", name, len(p), got)
@@ -65,7 +79,22 @@ func BenchmarkCRC(b *testing.B) {
 			b.SetBytes(int64(len(head) + len(p)))
 			b.ReportAllocs()
 			for b.Loop() {
-				crcOf(&head, p)
+				crcOf(&head, p, nil)
+			}
+		})
+		b.Run(name+"-then-copy", func(b *testing.B) {
+			dst := make([]byte, len(p))
+			b.SetBytes(int64(len(head) + len(p)))
+			for b.Loop() {
+				crcOf(&head, p, nil)
+				copy(dst, p)
+			}
+		})
+		b.Run(name+"-and-copy", func(b *testing.B) {
+			dst := make([]byte, len(p))
+			b.SetBytes(int64(len(head) + len(p)))
+			for b.Loop() {
+				crcOf(&head, p, dst)
 			}
 		})
 	}

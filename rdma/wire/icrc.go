@@ -107,8 +107,9 @@ func (f *Flow) build() {
 
 // begin returns the CRC over the IP and UDP headers, hdr (BTH and extended headers) and payload.
 // size is the length of the datagram, BTH to ICRC. The headers and the first bytes of payload are
-// gathered in prefix, so that one pass goes over all.
-func (f *Flow) begin(id uint16, size int, hdr, payload []byte) uint32 {
+// gathered in prefix, so that one pass goes over all. That pass copies payload to dst, as far as
+// dst has room.
+func (f *Flow) begin(id uint16, size int, hdr, payload, dst []byte) uint32 {
 	if f.n == 0 || f.src != f.Src || f.dst != f.Dst {
 		f.build()
 	}
@@ -126,14 +127,16 @@ func (f *Flow) begin(id uint16, size int, hdr, payload []byte) uint32 {
 	ext := hdr[BTHLen:]
 	n := copy(b[at:], ext)
 	if n < len(ext) {
-		return crcUpdate(crcUpdate(crcOf(&f.prefix, nil), ext[n:]), payload)
+		copy(dst, payload)
+		return crcUpdate(crcUpdate(crcOf(&f.prefix, nil, nil), ext[n:]), payload)
 	}
 	at += n
 	n = copy(b[at:], payload)
+	dst = dst[copy(dst, payload[:n]):]
 	if at+n < len(b) {
 		return crcShort(0, f.prefix[:lrhLen+at+n])
 	}
-	return crcOf(&f.prefix, payload[n:])
+	return crcOf(&f.prefix, payload[n:], dst)
 }
 
 var padding [4]byte
@@ -150,7 +153,7 @@ func (f *Flow) ICRC(id uint16, hdr []byte, payload [][]byte, pad int) uint32 {
 	if len(payload) > 0 {
 		first = payload[0]
 	}
-	c := f.begin(id, size, hdr, first)
+	c := f.begin(id, size, hdr, first, nil)
 	if len(payload) > 1 {
 		for _, p := range payload[1:] {
 			c = crcUpdate(c, p)
@@ -174,11 +177,18 @@ func (f *Flow) ICRC(id uint16, hdr []byte, payload [][]byte, pad int) uint32 {
 //     16-bit identification can be explained this way, so only 15 of the 32 bits were checked.
 //   - IPv6 has no identification and is always exact.
 func VerifyICRC(f *Flow, dgram []byte, guess uint16) (ok, exact bool, id uint16) {
+	return VerifyCopy(f, dgram, guess, nil)
+}
+
+// VerifyCopy is VerifyICRC that also copies the bytes behind the BTH to dst, as far as dst has
+// room. Copy and check are one pass over the datagram. If the datagram is wrong, dst has its bytes
+// all the same: the caller lets nobody rely on dst before ok.
+func VerifyCopy(f *Flow, dgram []byte, guess uint16, dst []byte) (ok, exact bool, id uint16) {
 	n := len(dgram) - ICRCLen
 	if n < BTHLen || len(dgram) > datagramMax {
 		return false, false, 0
 	}
-	c := f.begin(guess, len(dgram), dgram[:BTHLen], dgram[BTHLen:n])
+	c := f.begin(guess, len(dgram), dgram[:BTHLen], dgram[BTHLen:n], dst)
 	diff := c ^ binary.LittleEndian.Uint32(dgram[n:])
 	if diff == 0 {
 		return true, true, guess

@@ -33,6 +33,7 @@ type Packet struct {
 	Atomic    Atomic
 	AtomicAck uint64
 	Payload   []byte
+	Placed    bool // the payload is where it belongs already; Parse clears it
 }
 
 // Errors of Packet.Parse. The caller counts and drops the datagram. Only after ErrOpcode is
@@ -69,6 +70,7 @@ func (p *Packet) Parse(dgram []byte) error {
 	p.DestQPN = be24(dgram[5:])
 	p.AckReq = dgram[8]&bthAckReq != 0
 	p.PSN = PSN(be24(dgram[9:]))
+	p.Placed = false
 	n := p.Op.HeaderLen()
 	if n == 0 {
 		p.Payload = nil

@@ -456,6 +456,7 @@ func FuzzParse(f *testing.F) {
 
 // FuzzVerifyICRC: no datagram makes verification fail in another way than by
 // saying no, and what it accepts is explained by the identification it returns.
+// Every implementation copies what is behind the BTH, and finds the same.
 func FuzzVerifyICRC(f *testing.F) {
 	for _, v := range vectors {
 		_, d := split(unhex(f, v.ip))
@@ -471,7 +472,19 @@ func FuzzVerifyICRC(f *testing.F) {
 				t.Fatalf("sealed with identification %#x: ok %v exact %v id %#x", port, ok, exact, id)
 			}
 		}
-		VerifyICRC(fl, d, 0)
+		ok, exact, id := VerifyICRC(fl, d, 0)
+		if len(d) < BTHLen+ICRCLen || len(d) > datagramMax {
+			return
+		}
+		body := d[BTHLen : len(d)-ICRCLen]
+		for _, name := range crcImplementations(t) {
+			dst := make([]byte, len(body)+16)
+			gotOK, gotExact, gotID := VerifyCopy(fl, d, 0, dst[:len(body)])
+			if gotOK != ok || gotExact != exact || gotID != id || !bytes.Equal(dst[:len(body)], body) ||
+				!bytes.Equal(dst[len(body):], make([]byte, 16)) {
+				t.Fatalf("%s: %v %v %#x instead of %v %v %#x, or another copy", name, gotOK, gotExact, gotID, ok, exact, id)
+			}
+		}
 	})
 }
 

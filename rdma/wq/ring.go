@@ -55,6 +55,20 @@ func Length(sgl []rdma.SGE) (n uint64) {
 	return n
 }
 
+// At returns the n bytes of sgl from byte off on, or nil if they are not in one element.
+func At(sgl []rdma.SGE, off, n uint32) []byte {
+	for _, s := range sgl {
+		if size := uint32(len(s.Buf)); off >= size {
+			off -= size
+		} else if n > size-off {
+			return nil
+		} else {
+			return s.Buf[off : off+n : off+n]
+		}
+	}
+	return nil
+}
+
 // Scatter copies p into sgl from byte off on, as far as there is room.
 func Scatter(sgl []rdma.SGE, off uint32, p []byte) {
 	at := int(off)
