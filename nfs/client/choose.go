@@ -179,12 +179,8 @@ func (c *Client) acquire(ctx context.Context, h Handle, access, deny uint32) (re
 		}
 		return func() error { return nil }, nil
 	}
-	if err := four.opens.acquire(ctx, h, access, deny); err != nil {
+	if _, err := four.opens.acquire(ctx, h, access, deny); err != nil {
 		return nil, as3(err)
 	}
-	return func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
-		defer cancel()
-		return four.opens.release(ctx, h)
-	}, nil
+	return four.releaser(ctx, h), nil
 }

@@ -164,7 +164,7 @@ func (c *Client) do(ctx context.Context, q *request) error {
 	}
 	for wait := jukeboxFirst; ; wait = min(2*wait, jukeboxMax) {
 		q.rpc = rpc.Request{
-			Prog: nfs3.Program, Vers: nfs3.Version, Proc: q.proc, Cred: c.cfg.Cred,
+			Prog: nfs3.Program, Vers: nfs3.Version, Proc: q.proc, Cred: credOf(ctx, c.cfg.Cred),
 			Args: q.args, Dst: q.dst, ResMax: q.resMax + headroom, Res: q.res,
 		}
 		if err := c.nfs.Call(ctx, &q.rpc); err != nil {

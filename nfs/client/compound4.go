@@ -186,11 +186,13 @@ func (s *session4) send(ctx context.Context, conn rpc.Client, minor uint32, q *c
 ) {
 	t := transmissions.Get().(*transmission)
 	t.q, t.minor, t.seq = q, minor, seq
+	cred := s.cred // without a session the call concerns the client as a whole
 	if seq.x != nil {
 		t.head = &t.seqOp
+		cred = credOf(ctx, cred)
 	}
 	t.rpc = rpc.Request{
-		Prog: nfs4.Program, Vers: nfs4.Version, Proc: nfs4.ProcCompound, Cred: s.cred, XID: s.conn.nextXID(),
+		Prog: nfs4.Program, Vers: nfs4.Version, Proc: nfs4.ProcCompound, Cred: cred, XID: s.conn.nextXID(),
 		Args: t.args, Dst: q.dst, ResMax: q.resMax + headroom, Res: t.res,
 	}
 	err = conn.Call(ctx, &t.rpc)

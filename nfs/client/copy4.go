@@ -141,7 +141,7 @@ func (c *Client) Copy(ctx context.Context, from, to Handle, off, size uint64, pr
 			return err
 		}
 		if attempt == restores {
-			return errors.New("the server restarts again and again")
+			return errRestarts
 		}
 		if progress != nil {
 			progress(-int(size))
@@ -155,7 +155,7 @@ func (p proc4) copyAll(ctx context.Context, from, to Handle, x Extent, progress 
 ) {
 	stable = true
 	for first := true; x.Size > 0; first = false {
-		w, err := p.copy(ctx, from, to, x)
+		w, err := p.copy(ctx, Range{from, x.Off}, Range{to, x.Off}, x.Size)
 		if err != nil {
 			return false, verifier, err
 		}
@@ -202,22 +202,22 @@ func (w *copied) decode(d *xdr.Decoder) {
 
 // copy is a synchronous COPY: the client has no backchannel for the CB_OFFLOAD of an
 // asynchronous one. The server can copy less than it was asked for.
-func (p proc4) copy(ctx context.Context, from, to Handle, x Extent) (w copied, err error) {
+func (p proc4) copy(ctx context.Context, from, to Range, n uint64) (w copied, err error) {
 	for range restores {
-		source, f := p.opens.stateid(from, ShareRead)
-		target, t := p.opens.stateid(to, ShareWrite)
+		source, f := p.opens.stateid(from.Handle, ShareRead)
+		target, t := p.opens.stateid(to.Handle, ShareWrite)
 		w = copied{}
 		// Not cached: a second execution copies the same bytes to the same place.
 		err = p.do(ctx, &compound4{ops: []op4{
-			putFH(from),
+			putFH(from.Handle),
 			{num: nfs4.OpSaveFH},
-			putFH(to),
+			putFH(to.Handle),
 			{nfs4.OpCopy, func(e *xdr.Encoder) {
 				nfs4.EncodeStateid(e, source)
 				nfs4.EncodeStateid(e, target)
-				e.Uint64(x.Off)
-				e.Uint64(x.Off)
-				e.Uint64(x.Size)
+				e.Uint64(from.Off)
+				e.Uint64(to.Off)
+				e.Uint64(n)
 				e.Bool(true) // consecutive
 				e.Bool(true) // synchronous
 				e.Uint32(0)  // no other server

@@ -44,19 +44,19 @@ var errTooSmall = errors.New("the server's session is too small")
 // establish makes a session. It gets a client ID first if it has none, or if the server does not
 // know the one it has; in the latter case the state of the client is recovered. recovery is held.
 func (s *session4) establish(ctx context.Context) error {
-	fresh := false
+	ctx = WithCred(ctx, s.cred) // not that of the call which found no session
 	for attempt := 0; ; attempt++ {
 		if s.id == 0 {
 			known, err := s.exchangeID(ctx)
 			if err != nil {
 				return err
 			}
-			fresh = fresh || !known
+			s.unreclaimed = s.unreclaimed || !known
 		}
 		x, err := s.createSession(ctx)
 		switch {
 		case err == nil:
-			return s.recover(ctx, x, fresh)
+			return s.recover(ctx, x)
 		case !errors.As(err, new(nfs.Status)) || attempt >= 3:
 			return err
 		}
@@ -134,7 +134,7 @@ func (s *session4) createSession(ctx context.Context) (*live, error) {
 // recover makes x the session of the client. If the client ID is new it first reclaims what was
 // open and locked under the old one, and says that it is done (RECLAIM_COMPLETE, RFC 8881 section
 // 18.51). Until then no other call uses the session.
-func (s *session4) recover(ctx context.Context, x *live, fresh bool) error {
+func (s *session4) recover(ctx context.Context, x *live) error {
 	s.conn.hook(func(ctx context.Context, c rpc.Client) error { return s.bind(ctx, c, x) })
 	var a attrs4
 	want := nfs4.BitmapOf(nfs4.AttrLeaseTime, nfs4.AttrFSID)
@@ -143,11 +143,15 @@ func (s *session4) recover(ctx context.Context, x *live, fresh bool) error {
 		return err
 	}
 	x.lease, x.fsid = time.Duration(a.lease)*time.Second, a.fsid
-	if fresh {
+	if s.unreclaimed {
 		if err := s.reclaim(ctx, x); err != nil {
 			return err
 		}
 		s.opens.reopen(ctx, x)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		s.unreclaimed = false
 	}
 	s.mu.Lock()
 	s.cur = x

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
@@ -27,6 +27,7 @@ type open4 struct {
 	mu   ctxMutex
 	refs int // callers that want it open, those that wait for mu included
 
+	cred         *rpc.Cred // of the last OPEN; recovery opens the file as this user; nil: the client's
 	access, deny uint32
 	id           state.Stateid // with seqid 0, which stands for the newest (RFC 8881 section 8.2.2)
 	open         bool          // the server has it open
@@ -129,28 +130,35 @@ func openCompound(h Handle, access, deny uint32, claim func(*xdr.Encoder), res *
 	return &compound4{cache: true, ops: []op4{putFH(h), openOp(access, deny, claim, res)}}
 }
 
-// acquire has a file open until release.
-func (o *opens) acquire(ctx context.Context, h Handle, access, deny uint32) error {
+// acquire has a file open until release. sent says that the server has executed an OPEN, and so
+// has checked the permission of the caller.
+func (o *opens) acquire(ctx context.Context, h Handle, access, deny uint32) (sent bool, err error) {
+	f := o.refer(h)
+	sent, err = o.widen(ctx, f, access, deny)
+	if err != nil {
+		_ = o.drop(ctx, f) // the error of the OPEN is the one to report
+	}
+	return sent, err
+}
+
+// refer returns the entry of a file, with one more reference. It makes the entry if there is none.
+func (o *opens) refer(h Handle) *open4 {
 	o.mu.Lock()
+	defer o.mu.Unlock()
 	f := o.byFile[string(h)]
 	if f == nil {
 		f = &open4{h: copyHandle(h), mu: newCtxMutex()}
 		o.byFile[string(h)] = f
 	}
 	f.refs++
-	o.mu.Unlock()
-	err := o.widen(ctx, f, access, deny)
-	if err != nil {
-		_ = o.drop(ctx, f) // the error of the OPEN is the one to report
-	}
-	return err
+	return f
 }
 
 // widen makes sure that the server has a file open with this access and denial, or more. An OPEN by
 // the same owner adds to what the open has (RFC 8881 section 9.9).
-func (o *opens) widen(ctx context.Context, f *open4, access, deny uint32) error {
+func (o *opens) widen(ctx context.Context, f *open4, access, deny uint32) (sent bool, err error) {
 	if err := f.mu.lock(ctx); err != nil {
-		return err
+		return false, err
 	}
 	defer f.mu.unlock()
 	o.mu.Lock()
@@ -160,9 +168,9 @@ func (o *opens) widen(ctx context.Context, f *open4, access, deny uint32) error 
 	}
 	o.mu.Unlock()
 	if enough {
-		return nil
+		return false, nil
 	}
-	return o.open(ctx, f, access, deny)
+	return true, o.open(ctx, f, access, deny)
 }
 
 // open opens a file at the server. f.mu is held.
@@ -172,11 +180,8 @@ func (o *opens) open(ctx context.Context, f *open4, access, deny uint32) error {
 		return err
 	}
 	o.mu.Lock()
-	f.open, f.id, f.access, f.deny = true, res.id, access, deny
-	if !o.renewing && !o.stopped {
-		o.renewing = true
-		go o.renew()
-	}
+	f.open, f.id, f.access, f.deny, f.cred = true, res.id, access, deny, credOf(ctx, nil)
+	o.renewLater()
 	o.mu.Unlock()
 	if res.given {
 		o.returnDelegation(ctx, f.h, res.deleg)
@@ -269,6 +274,7 @@ func (o *opens) restore(ctx context.Context, f *open4, lost state.Stateid) error
 	o.mu.Lock()
 	stale := f.open && f.id == lost
 	access, deny := f.access, f.deny
+	ctx = WithCred(ctx, f.cred)
 	if stale {
 		f.loseLocks()
 	}
@@ -313,6 +319,7 @@ func (o *opens) reclaim(ctx context.Context, x *live) error {
 func (o *opens) openAgain(ctx context.Context, x *live, f *open4, claim func(*xdr.Encoder)) error {
 	o.mu.Lock()
 	old, access, deny := f.id, f.access, f.deny
+	ctx = WithCred(ctx, f.cred)
 	o.mu.Unlock()
 	var res opened4
 	if err := o.s.during(ctx, x, openCompound(f.h, access, deny, claim, &res)); err != nil {
@@ -360,35 +367,5 @@ func (o *opens) closeAll(ctx context.Context, x *live) {
 		if o.s.changeDuring(ctx, x, putFH(f.h), closeOp(id)) != nil && ctx.Err() != nil {
 			return
 		}
-	}
-}
-
-// leasePart is the part of the lease time after which the lease is renewed.
-const leasePart = 3
-
-// renew renews the lease while files are open. Every SEQUENCE renews it (RFC 8881 section 8.3).
-func (o *opens) renew() {
-	for {
-		lease := 30 * time.Second
-		if x := o.s.current(); x != nil && x.lease > 0 {
-			lease = x.lease
-		}
-		t := time.NewTimer(lease / leasePart)
-		select {
-		case <-t.C:
-		case <-o.stop:
-			t.Stop()
-			return
-		}
-		o.mu.Lock()
-		o.renewing = len(o.byFile) > 0
-		idle := !o.renewing
-		o.mu.Unlock()
-		if idle {
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), lease)
-		_ = o.s.do(ctx, &compound4{}) // if the server cannot be reached, the next round tries again
-		cancel()
 	}
 }

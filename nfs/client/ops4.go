@@ -210,55 +210,6 @@ func (p proc4) made(ctx context.Context, dir Handle, name string, makes op4, aft
 	return nil, err
 }
 
-// create is an OPEN that creates a file, and a CLOSE with the current stateid (section
-// 16.2.3.1.2).
-func (p proc4) create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr,
-	verifier [nfs3.VerifierLen]byte,
-) (*Node, error) {
-	var res opened4
-	n, err := p.made(ctx, dir, name, p.openNewOp(name, mode, s, &verifier, &res), closeOp(state.Current))
-	switch err {
-	case nfs.ErrSymlink, nfs.ErrWrongType, nfs.ErrIsDir:
-		err = nfs.ErrExist
-	}
-	if err == nil && res.given {
-		p.opens.returnDelegation(ctx, n.Handle, res.deleg)
-	}
-	return n, err
-}
-
-// openNewOp is an OPEN for writing that creates a file (section 18.16). Each has an open-owner of
-// its own, so that concurrent creates do not share an open. verifier is for mode Exclusive.
-func (p proc4) openNewOp(name string, mode blockstore.CreateMode, s *blockstore.SetAttr,
-	verifier *[nfs3.VerifierLen]byte, res *opened4,
-) op4 {
-	owner := p.creates.Add(1)
-	return op4{nfs4.OpOpen, func(e *xdr.Encoder) {
-		e.Uint32(0) // seqid
-		e.Uint32(ShareWrite | nfs4.WantNoDeleg)
-		e.Uint32(0)
-		e.Uint64(0) // client ID
-		e.Uint32(4 + 8)
-		e.B = append(e.B, "make"...)
-		e.Uint64(owner)
-		e.Uint32(nfs4.OpenCreate)
-		switch mode {
-		case blockstore.Exclusive:
-			e.Uint32(nfs4.CreateExclusive41)
-			e.Fixed(verifier[:])
-			encodeSetAttr4(e, nil)
-		case blockstore.Guarded:
-			e.Uint32(nfs4.CreateGuarded)
-			encodeSetAttr4(e, s)
-		default:
-			e.Uint32(nfs4.CreateUnchecked)
-			encodeSetAttr4(e, s)
-		}
-		e.Uint32(nfs4.ClaimNull)
-		e.String(name)
-	}, res.decode}
-}
-
 // createOp is a CREATE (section 18.4), of anything but a regular file.
 func createOp(typ blockstore.FileType, rest func(*xdr.Encoder), name string, s *blockstore.SetAttr) op4 {
 	return op4{nfs4.OpCreate, func(e *xdr.Encoder) {

@@ -278,6 +278,7 @@ func (c proc3) readDir(ctx context.Context, dir Handle, at *dirAt) (page []Entry
 			for d.Bool() && d.Err() == nil {
 				e := Entry{FileID: d.Uint64(), Name: d.String(nfs3.NameLimit)}
 				next.cookie = d.Uint64()
+				e.Cookie = next.cookie
 				e.Attr = nfs3.DecodePostOp(d)
 				if h := nfs3.DecodePostOpHandle(d); h != nil {
 					e.Handle = copyHandle(h)

@@ -256,6 +256,7 @@ func (c *Client) PathConf(ctx context.Context, h Handle) (PathConf, error) {
 type Entry struct {
 	Name   string
 	FileID uint64
+	Cookie uint64 // of the place behind the entry; see DirReader
 	Handle Handle
 	Attr   *nfs3.Attr
 }
@@ -278,21 +279,14 @@ func (c *Client) ReadDir(ctx context.Context, dir Handle, each func(*Entry) erro
 		return err
 	}
 	for at := (dirAt{}); !at.eof; {
-		last := at.cookie
-		page, err := p.readDir(ctx, dir, &at)
+		page, err := nextPage(ctx, p, dir, &at)
 		if err != nil {
 			return err
 		}
 		for i := range page {
-			if page[i].Name == "." || page[i].Name == ".." {
-				continue
-			}
 			if err := each(&page[i]); err != nil {
 				return err
 			}
-		}
-		if !at.eof && at.cookie == last {
-			return errResults // a page without entries that is not the end
 		}
 	}
 	return nil

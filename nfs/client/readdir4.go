@@ -39,7 +39,7 @@ func decodePage(d *xdr.Decoder, page []Entry) ([]Entry, dirAt) {
 	at := dirAt{verifier: nfs3.DecodeVerifier(d)}
 	for d.Bool() && d.Err() == nil {
 		at.cookie = d.Uint64()
-		e := Entry{Name: d.String(nfs3.NameLimit)}
+		e := Entry{Cookie: at.cookie, Name: d.String(nfs3.NameLimit)}
 		var a attrs4
 		a.decode(d)
 		if a.fault == nfs.OK && d.Err() == nil {

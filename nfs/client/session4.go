@@ -40,6 +40,9 @@ type session4 struct {
 	recovery  ctxMutex
 	id        uint64 // client ID; 0 is none. Guarded by recovery
 	createSeq uint32 // csa_sequence of the next CREATE_SESSION. Guarded by recovery
+	// unreclaimed says that the server made the client ID anew and the client has not reclaimed
+	// its state since. An attempt that was interrupted leaves it set. Guarded by recovery
+	unreclaimed bool
 
 	mu     sync.Mutex
 	minor  uint32

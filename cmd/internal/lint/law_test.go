@@ -80,6 +80,8 @@ var law = []struct {
 	}},
 	// TCP to RDMA
 	{dir: "nfs/bridge", allow: []string{"nfs/...", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp", "rpcrdma/xdr"}},
+	// a client with the kernel above it
+	{dir: "nfs/fusefs", allow: []string{"nfs", "nfs/client", "nfs/nfs3", "rpcrdma/rpc", "blockstore"}},
 	// go-nfs over RDMA
 	{dir: "nfs/gonfs", allow: []string{"nfs/...", "rdma", "rpcrdma", "rpcrdma/rpc", "rpcrdma/xdr"}},
 	{dir: "blockstore", allow: []string{"blockstore/..."}},

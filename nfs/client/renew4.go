@@ -1,0 +1,44 @@
+package client
+
+import (
+	"context"
+	"time"
+)
+
+// renewLater starts the goroutine that renews the lease, if there is none. opens.mu is held.
+func (o *opens) renewLater() {
+	if !o.renewing && !o.stopped {
+		o.renewing = true
+		go o.renew()
+	}
+}
+
+// leasePart is the part of the lease time after which the lease is renewed.
+const leasePart = 3
+
+// renew renews the lease while files are open. Every SEQUENCE renews it (RFC 8881 section 8.3).
+func (o *opens) renew() {
+	for {
+		lease := 30 * time.Second
+		if x := o.s.current(); x != nil && x.lease > 0 {
+			lease = x.lease
+		}
+		t := time.NewTimer(lease / leasePart)
+		select {
+		case <-t.C:
+		case <-o.stop:
+			t.Stop()
+			return
+		}
+		o.mu.Lock()
+		o.renewing = len(o.byFile) > 0
+		idle := !o.renewing
+		o.mu.Unlock()
+		if idle {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), lease)
+		_ = o.s.do(ctx, &compound4{}) // if the server cannot be reached, the next round tries again
+		cancel()
+	}
+}

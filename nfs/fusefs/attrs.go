@@ -1,0 +1,136 @@
+package fusefs
+
+import (
+	"context"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs/nfs3"
+)
+
+// getAttr reads the attributes of an object, after what was written.
+func (f *FS) getAttr(ctx context.Context, n *node) (a nfs3.Attr, ttl time.Duration, err error) {
+	if err := n.flush(ctx); err != nil {
+		return a, 0, err
+	}
+	own, seq := n.own.Swap(false), f.seq.Add(1)
+	a, err = f.c.GetAttr(ctx, n.handle)
+	if err != nil {
+		return a, 0, err
+	}
+	a, ttl = f.refreshed(n, &a, seq, own)
+	return a, ttl, nil
+}
+
+// GetAttr implements fuse.RawFileSystem.
+func (f *FS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
+	o := f.begin(opGetAttr, cancel, f.identity(&in.InHeader))
+	a, ttl, err := f.getAttr(o.ctx, f.nodes.get(in.NodeId))
+	f.show(&a, &out.Attr)
+	out.SetTimeout(ttl)
+	return o.end(err)
+}
+
+// SetAttr implements fuse.RawFileSystem.
+func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
+	identity := f.identity(&in.InHeader)
+	if fh, ok := in.GetFh(); ok {
+		if h := f.file(fh); h != nil {
+			identity = h.ctx // a file that is open can be truncated whatever its mode has become
+		}
+	}
+	o := f.begin(opSetAttr, cancel, identity)
+	n := f.nodes.get(in.NodeId)
+	err := n.flush(o.ctx)
+	var s blockstore.SetAttr
+	if v, ok := in.GetMode(); ok {
+		s.Mode = &v
+	}
+	if v, ok := in.GetUID(); ok {
+		s.UID = &v
+	}
+	if v, ok := in.GetGID(); ok {
+		s.GID = &v
+	}
+	if v, ok := in.GetSize(); ok {
+		s.Size = &v
+		n.data.Add(1)
+	}
+	s.AtimeHow, s.Atime = timeSet(in.Valid, fuse.FATTR_ATIME, fuse.FATTR_ATIME_NOW, in.Atime, in.Atimensec)
+	s.MtimeHow, s.Mtime = timeSet(in.Valid, fuse.FATTR_MTIME, fuse.FATTR_MTIME_NOW, in.Mtime, in.Mtimensec)
+	if err == nil && s != (blockstore.SetAttr{}) {
+		n.own.Store(true)
+		err = f.c.SetAttr(o.ctx, n.handle, &s, nil)
+	}
+	if err == nil {
+		var a nfs3.Attr
+		var ttl time.Duration
+		if a, ttl, err = f.getAttr(o.ctx, n); err == nil {
+			f.show(&a, &out.Attr)
+			out.SetTimeout(ttl)
+		}
+	}
+	n.data.Add(1)
+	return o.end(err)
+}
+
+func timeSet(valid, set, now uint32, sec uint64, nsec uint32) (blockstore.TimeSet, time.Time) {
+	switch {
+	case valid&now != 0:
+		return blockstore.TimeServer, time.Time{}
+	case valid&set != 0:
+		return blockstore.TimeClient, time.Unix(int64(sec), int64(nsec))
+	}
+	return blockstore.TimeKeep, time.Time{}
+}
+
+// Access implements fuse.RawFileSystem. The kernel asks only where it does not check permissions
+// itself, at access(2) and chdir(2).
+func (f *FS) Access(cancel <-chan struct{}, in *fuse.AccessIn) fuse.Status {
+	n := f.nodes.get(in.NodeId)
+	var want uint32
+	if in.Mask&fuse.R_OK != 0 {
+		want |= blockstore.AccessRead
+	}
+	if in.Mask&fuse.W_OK != 0 {
+		want |= blockstore.AccessModify
+	}
+	if in.Mask&fuse.X_OK != 0 && n.typ == blockstore.TypeDir {
+		want |= blockstore.AccessLookup
+	} else if in.Mask&fuse.X_OK != 0 {
+		want |= blockstore.AccessExecute
+	}
+	if want == 0 {
+		return fuse.OK
+	}
+	o := f.begin(opAccess, cancel, f.identity(&in.InHeader))
+	granted, err := f.c.Access(o.ctx, n.handle, want)
+	if st := o.end(err); st != fuse.OK {
+		return st
+	}
+	if granted&want != want {
+		return fuse.EACCES
+	}
+	return fuse.OK
+}
+
+// frame is the block size of statfs(2), in bytes.
+const frame = 4096
+
+// StatFs implements fuse.RawFileSystem.
+func (f *FS) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
+	o := f.begin(opStatFS, cancel, f.identity(h))
+	n := f.nodes.root
+	if h.NodeId != 0 {
+		n = f.nodes.get(h.NodeId)
+	}
+	s, err := f.c.Stat(o.ctx, n.handle)
+	if err == nil {
+		out.Bsize, out.Frsize, out.NameLen = maxTransfer, frame, blockstore.NameMax
+		out.Blocks, out.Bfree, out.Bavail = s.TotalBytes/frame, s.FreeBytes/frame, s.AvailBytes/frame
+		out.Files, out.Ffree = s.TotalFiles, s.FreeFiles
+	}
+	return o.end(err)
+}

@@ -1,0 +1,82 @@
+package fusefs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// Groups of a process are remembered for credsTime, of at most credsMax processes.
+const (
+	credsTime = time.Second
+	credsMax  = 4096
+)
+
+// creds are the identities of callers. The kernel tells the user and the group of a caller; the
+// further groups come from /proc.
+type creds struct {
+	mu    sync.Mutex
+	known map[fuse.Caller]knownCred
+}
+
+type knownCred struct {
+	ctx   context.Context
+	until time.Time
+}
+
+// identity returns a context that ends with the mount, and whose calls have the identity of the
+// caller if the mount is for all users.
+func (f *FS) identity(h *fuse.InHeader) context.Context {
+	if !f.cfg.AllowOther {
+		return f.ctx
+	}
+	now := time.Now()
+	f.creds.mu.Lock()
+	k, ok := f.creds.known[h.Caller]
+	f.creds.mu.Unlock()
+	if ok && now.Before(k.until) {
+		return k.ctx
+	}
+	cred := &rpc.Cred{Flavor: rpc.AuthSys, UID: h.Uid, GID: h.Gid, Groups: groupsOf(h.Pid)}
+	cred.Machine, _ = os.Hostname()
+	k = knownCred{client.WithCred(f.ctx, cred), now.Add(credsTime)}
+	f.creds.mu.Lock()
+	defer f.creds.mu.Unlock()
+	if f.creds.known == nil || len(f.creds.known) >= credsMax {
+		f.creds.known = make(map[fuse.Caller]knownCred)
+	}
+	f.creds.known[h.Caller] = k
+	return k.ctx
+}
+
+// groupsOf returns the supplementary groups of a process, or none if it has ended.
+func groupsOf(pid uint32) (list []uint32) {
+	file, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = file.Close() }()
+	for s := bufio.NewScanner(file); s.Scan(); {
+		rest, ok := bytes.CutPrefix(s.Bytes(), []byte("Groups:"))
+		if !ok {
+			continue
+		}
+		for _, g := range bytes.Fields(rest) {
+			if id, err := strconv.ParseUint(string(g), 10, 32); err == nil {
+				list = append(list, uint32(id))
+			}
+		}
+		return list
+	}
+	return nil
+}

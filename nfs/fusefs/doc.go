@@ -1,0 +1,38 @@
+// Package fusefs presents a directory of an NFS server as a file system of the host, by FUSE
+// (/dev/fuse). It translates the kernel's requests into calls of an nfs/client. It needs no NFS
+// client and no RDMA driver in the kernel. Begin reading at Mount.
+//
+// # Objects
+//
+// The kernel names objects by node IDs. The package has a node for every object that the kernel
+// remembers, with its filehandle, and forgets it when the kernel does (FORGET).
+//
+// # Coherence
+//
+// The promise is close-to-open, as of the kernel's NFS client (nfs(5), "Data and metadata
+// coherence"): who opens a file sees what others wrote before they closed it.
+//
+//   - OPEN looks the name up at the server, compares the attributes with those that the kernel's
+//     cache is from, and drops the cache if another client has changed the file. If the name has
+//     become another file, OPEN fails with ESTALE. The kernel then looks the name up itself.
+//   - FLUSH, at close, waits until the server has the data on stable storage.
+//   - A byte-range lock compares the attributes too, and an unlock sends what was written.
+//   - Attributes and names are valid between acregmin and acregmax (acdirmin and acdirmax for
+//     directories). The time doubles while an object stays unchanged.
+//
+// The kernel's own writeback cache of FUSE is off: with it the kernel trusts its size of a file
+// more than the server's, and never sees the growth of a file that another client writes.
+//
+// # Data
+//
+// WRITE copies into memory that is registered with the client, and returns. Full or old chunks go
+// to the server as unstable WRITEs. They are retained until a COMMIT, and sent again if the server
+// has restarted meanwhile. READ of a sequential stream finds its data in blocks that were read
+// ahead, and /dev/fuse takes the data from there.
+//
+// # Waiting
+//
+// A call waits for a server that is away, unless Config.Timeout bounds the wait. A signal ends the
+// call after a short while (EINTR). The short while is for programs that get many signals: the Go
+// runtime sends itself signals all the time.
+package fusefs

@@ -1,0 +1,368 @@
+package fusefs
+
+import (
+	"context"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/nfs3"
+)
+
+// openDirect is the flag of open(2) for reads and writes past the kernel's cache.
+const openDirect = syscall.O_DIRECT
+
+// file is an open file.
+type file struct {
+	n       *node
+	ctx     context.Context // the identity of who opened it; ends with the mount
+	release func() error    // the open at the server
+	reader  reader
+	failed  uint64 // failures of the writer that were reported through this file; node.mu
+}
+
+// access returns what an open(2) wants to do.
+func access(flags uint32) uint32 {
+	switch flags & syscall.O_ACCMODE {
+	case syscall.O_WRONLY:
+		return client.ShareWrite
+	case syscall.O_RDWR:
+		return client.ShareBoth
+	}
+	return client.ShareRead
+}
+
+// opened makes an open file.
+func (f *FS) opened(n *node, ctx context.Context, release func() error, out *fuse.OpenOut) {
+	h := &file{n: n, ctx: ctx, release: release}
+	n.mu.Lock()
+	n.opens++
+	if n.w != nil {
+		h.failed, _ = n.w.failure(0)
+	}
+	n.mu.Unlock()
+	out.Fh = f.add(h)
+}
+
+// Open implements fuse.RawFileSystem. It is where another client's changes are noticed: see the
+// package comment.
+func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	identity := f.identity(&in.InHeader)
+	o := f.begin(opOpen, cancel, identity)
+	n := f.nodes.get(in.NodeId)
+	release, err := f.c.OpenHandle(o.ctx, n.handle, access(in.Flags))
+	if err != nil {
+		return o.end(err)
+	}
+	keep := true
+	if !f.cfg.NoCTO {
+		keep, err = f.revalidate(o.ctx, n)
+	}
+	if err == nil && in.Flags&syscall.O_TRUNC != 0 {
+		err = f.truncate(o.ctx, n)
+	}
+	if err != nil {
+		_ = release()
+		return o.end(err)
+	}
+	f.opened(n, identity, release, out)
+	if keep {
+		out.OpenFlags |= fuse.FOPEN_KEEP_CACHE
+	}
+	return o.end(nil)
+}
+
+func (f *FS) truncate(ctx context.Context, n *node) error {
+	if err := n.commit(ctx); err != nil {
+		return err
+	}
+	zero := uint64(0)
+	n.own.Store(true)
+	defer n.data.Add(1)
+	return f.c.SetAttr(ctx, n.handle, &blockstore.SetAttr{Size: &zero}, nil)
+}
+
+// revalidate compares a file with the server's at open(2). It looks the name up, which costs no
+// more than reading the attributes, and finds out as well if the name has become another file. keep
+// says that what the kernel has cached of the data is valid.
+func (f *FS) revalidate(ctx context.Context, n *node) (keep bool, err error) {
+	if err := n.flush(ctx); err != nil {
+		return false, err
+	}
+	var a nfs3.Attr
+	own, seq := n.own.Swap(false), f.seq.Add(1)
+	at := f.nodes.whereIs(n)
+	dir := f.nodes.get(at.dir)
+	if dir == nil {
+		a, err = f.c.GetAttr(ctx, n.handle)
+	} else {
+		var got *client.Node
+		got, err = f.c.Lookup(ctx, dir.handle, at.name)
+		switch {
+		case client.IsStatus(err, nfs.ErrNoEnt), client.IsStatus(err, nfs.ErrStale), client.IsStatus(err, nfs.ErrAcces):
+			// A program can open a removed file by /proc, and one below a directory that it may not search.
+			a, err = f.c.GetAttr(ctx, n.handle)
+		case err == nil && string(got.Handle) != string(n.handle):
+			f.nodes.removed(at)
+			return false, nfs.ErrStale // the kernel looks the name up again
+		case err == nil:
+			a = got.Attr
+		}
+	}
+	if err != nil {
+		if own {
+			n.own.Store(true)
+		}
+		return false, err
+	}
+	_, _, changed := f.update(n, &a, seq, own)
+	if changed {
+		f.stats.invalidated.Add(1)
+		n.data.Add(1)
+		f.server.InodeNotify(n.id, -1, 0) // of the size; the kernel drops the data itself
+	}
+	return !changed, nil
+}
+
+// Create implements fuse.RawFileSystem.
+func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	identity := f.identity(&in.InHeader)
+	o := f.begin(opCreate, cancel, identity)
+	dir := f.nodes.get(in.NodeId)
+	how, set := blockstore.Unchecked, modeOf(in.Mode)
+	if in.Flags&syscall.O_EXCL != 0 {
+		how = blockstore.Guarded
+	}
+	if in.Flags&syscall.O_TRUNC != 0 {
+		set.Size = new(uint64)
+	}
+	seq := f.seq.Add(1)
+	got, release, err := f.c.CreateOpen(o.ctx, dir.handle, name, how, set, access(in.Flags))
+	dir.own.Store(true)
+	if err == nil {
+		n := f.entry(got, place{dir.id, name}, seq, true, &out.EntryOut)
+		f.opened(n, identity, release, &out.OpenOut)
+	}
+	return o.end(err)
+}
+
+// Release implements fuse.RawFileSystem.
+func (f *FS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
+	start := time.Now()
+	h, _ := f.drop(in.Fh).(*file)
+	if h == nil {
+		return
+	}
+	if in.ReleaseFlags&releaseFlock != 0 {
+		f.dropLocks(h.n, lockKey{in.LockOwner, true})
+	}
+	f.closeFile(h)
+	f.stats.ops[opRelease].add(time.Since(start), false)
+}
+
+// closeFile closes a file at the server. The last close removes a file whose name was removed.
+func (f *FS) closeFile(h *file) {
+	h.reader.close()
+	if err := h.release(); err != nil {
+		f.cfg.Log.Warn("closing a file", "error", err)
+	}
+	h.n.mu.Lock()
+	h.n.opens--
+	var gone *place
+	if h.n.opens == 0 {
+		gone, h.n.silly = h.n.silly, nil
+	}
+	h.n.mu.Unlock()
+	if gone == nil {
+		return
+	}
+	dir := f.nodes.get(gone.dir)
+	if dir == nil {
+		return
+	}
+	f.discard(h.n)
+	if err := f.c.Remove(h.ctx, dir.handle, gone.name); err != nil && !client.IsStatus(err, nfs.ErrNoEnt) {
+		f.cfg.Log.Warn("removing a file that was removed while it was open", "name", gone.name, "error", err)
+	}
+	f.nodes.removed(*gone)
+	dir.own.Store(true)
+}
+
+// discard sends what is left of a file before it goes.
+func (f *FS) discard(n *node) {
+	if err := n.flush(f.ctx); err != nil {
+		f.cfg.Log.Warn("writing a file that is removed", "error", err)
+	}
+}
+
+// commit makes stable what was written to a file.
+func (n *node) commit(ctx context.Context) error {
+	n.mu.Lock()
+	w := n.w
+	n.mu.Unlock()
+	if w == nil {
+		return nil
+	}
+	return w.commit(ctx)
+}
+
+// sync is commit, and returns the error of writes that have failed since the last sync of the same
+// open file.
+func (f *FS) sync(ctx context.Context, h *file) error {
+	err := h.n.commit(ctx)
+	h.n.mu.Lock()
+	defer h.n.mu.Unlock()
+	if h.n.w != nil {
+		var failure error
+		if h.failed, failure = h.n.w.failure(h.failed); failure != nil {
+			return failure
+		}
+	}
+	return err
+}
+
+// Flush implements fuse.RawFileSystem. The kernel calls it at each close(2).
+func (f *FS) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
+	h := f.file(in.Fh)
+	if h == nil {
+		return fuse.EBADF
+	}
+	o := f.begin(opFlush, cancel, h.ctx)
+	err := f.sync(o.ctx, h)
+	f.dropLocks(h.n, lockKey{in.LockOwner, false}) // a close ends the process's locks of the file
+	return o.end(err)
+}
+
+// Fsync implements fuse.RawFileSystem.
+func (f *FS) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	h := f.file(in.Fh)
+	if h == nil {
+		return fuse.EBADF
+	}
+	o := f.begin(opFsync, cancel, h.ctx)
+	return o.end(f.sync(o.ctx, h))
+}
+
+// Write implements fuse.RawFileSystem. data is the caller's after the return.
+func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+	h := f.file(in.Fh)
+	if h == nil {
+		return 0, fuse.EBADF
+	}
+	o := f.begin(opWrite, cancel, h.ctx)
+	h.n.data.Add(1)
+	h.n.own.Store(true)
+	var n int
+	var err error
+	if f.cfg.Sync || in.Flags&openDirect != 0 {
+		n, err = f.writeNow(o.ctx, h, data, in.Offset)
+	} else {
+		n, err = f.writerOf(h.n).write(o.ctx, h.ctx, data, in.Offset)
+	}
+	f.stats.written.Add(uint64(n))
+	if n > 0 {
+		err = nil // the next write reports it
+	}
+	return uint32(n), o.end(err)
+}
+
+// writeNow writes data stably. What was written before must not be repeated after it.
+func (f *FS) writeNow(ctx context.Context, h *file, data []byte, off uint64) (n int, err error) {
+	if err := h.n.commit(ctx); err != nil {
+		return 0, err
+	}
+	for n < len(data) {
+		w, err := f.c.Write(ctx, h.n.handle, data[n:], off+uint64(n), blockstore.FileSync)
+		if err != nil {
+			return n, err
+		}
+		f.stats.sent.Add(1)
+		n += w.N
+	}
+	return n, nil
+}
+
+// Lseek implements fuse.RawFileSystem, for SEEK_DATA and SEEK_HOLE.
+func (f *FS) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
+	const seekData, seekHole = 3, 4
+	h := f.file(in.Fh)
+	if h == nil {
+		return fuse.EBADF
+	}
+	if in.Whence != seekData && in.Whence != seekHole {
+		return fuse.EINVAL
+	}
+	o := f.begin(opLseek, cancel, h.ctx)
+	err := h.n.flush(o.ctx)
+	if err == nil {
+		out.Offset, err = f.c.Seek(o.ctx, h.n.handle, in.Offset, in.Whence == seekHole)
+	}
+	st := o.end(err)
+	if st == fuse.Status(syscall.EOPNOTSUPP) {
+		return fuse.ENOSYS // the kernel then takes the whole file as data, and asks no more
+	}
+	return st
+}
+
+// Modes of fallocate(2).
+const (
+	fallocKeepSize  = 1
+	fallocPunchHole = 2
+	fallocZeroRange = 16
+)
+
+// Fallocate implements fuse.RawFileSystem.
+func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
+	h := f.file(in.Fh)
+	if h == nil {
+		return fuse.EBADF
+	}
+	o := f.begin(opFallocate, cancel, h.ctx)
+	err := h.n.commit(o.ctx)
+	if err == nil {
+		h.n.own.Store(true)
+		switch in.Mode {
+		case 0:
+			err = f.c.Allocate(o.ctx, h.n.handle, in.Offset, in.Length)
+		case fallocPunchHole | fallocKeepSize:
+			err = f.c.Deallocate(o.ctx, h.n.handle, in.Offset, in.Length)
+		case fallocZeroRange:
+			if err = f.c.Deallocate(o.ctx, h.n.handle, in.Offset, in.Length); err == nil {
+				err = f.c.Allocate(o.ctx, h.n.handle, in.Offset, in.Length)
+			}
+		default:
+			err = nfs.ErrNotSupp
+		}
+		h.n.data.Add(1)
+	}
+	return o.end(err)
+}
+
+// copyMost bounds one COPY in bytes, so that a signal or a slow disk does not have to wait for all of
+// a large file.
+const copyMost = 64 << 20
+
+// CopyFileRange implements fuse.RawFileSystem: the server copies.
+func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (uint32, fuse.Status) {
+	from, to := f.file(in.FhIn), f.file(in.FhOut)
+	if from == nil || to == nil {
+		return 0, fuse.EBADF
+	}
+	o := f.begin(opCopy, cancel, to.ctx)
+	err := from.n.flush(o.ctx)
+	if err == nil {
+		err = to.n.commit(o.ctx)
+	}
+	var n uint64
+	if err == nil {
+		to.n.own.Store(true)
+		n, err = f.c.CopyRange(o.ctx, client.Range{Handle: from.n.handle, Off: in.OffIn},
+			client.Range{Handle: to.n.handle, Off: in.OffOut}, min(in.Len, copyMost))
+		to.n.data.Add(1)
+	}
+	return uint32(n), o.end(err)
+}

@@ -1,0 +1,138 @@
+package fusefs
+
+import (
+	"context"
+	"math"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/rstored/rstored/nfs/client"
+)
+
+// Flags of FUSE that go-fuse does not name: RELEASE ends the flock of the file.
+const releaseFlock = 1 << 1
+
+// lockKey is an owner of locks: a process, or for flock(2) an open file.
+type lockKey struct {
+	owner uint64
+	flock bool
+}
+
+func keyOf(in *fuse.LkIn) lockKey { return lockKey{in.Owner, in.LkFlags&fuse.LK_FLOCK != 0} }
+
+// locker returns the File of the client that has the locks of an owner, and makes it if make is
+// set.
+func (f *FS) locker(h *file, key lockKey, create bool) *client.File {
+	h.n.mu.Lock()
+	defer h.n.mu.Unlock()
+	l := h.n.locks[key]
+	if l == nil && create {
+		l = f.c.FileOf(h.ctx, &client.Node{Handle: h.n.handle, Attr: h.n.attr}, "the file")
+		if h.n.locks == nil {
+			h.n.locks = make(map[lockKey]*client.File)
+		}
+		h.n.locks[key] = l
+	}
+	return l
+}
+
+// dropLocks ends all locks of an owner.
+func (f *FS) dropLocks(n *node, key lockKey) {
+	n.mu.Lock()
+	l := n.locks[key]
+	delete(n.locks, key)
+	n.mu.Unlock()
+	if l != nil {
+		if err := l.Close(); err != nil {
+			f.cfg.Log.Warn("unlocking a file", "error", err)
+		}
+	}
+}
+
+// lockRange is a range of the kernel as offset and length; 0 is up to the end.
+func lockRange(l *fuse.FileLock) (off, n uint64) {
+	if l.End >= math.MaxInt64 {
+		return l.Start, 0
+	}
+	return l.Start, l.End - l.Start + 1
+}
+
+// GetLk implements fuse.RawFileSystem.
+func (f *FS) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.Status {
+	h := f.file(in.Fh)
+	if h == nil {
+		return fuse.EBADF
+	}
+	o := f.begin(opLock, cancel, h.ctx)
+	off, n := lockRange(&in.Lk)
+	l := f.locker(h, keyOf(in), false)
+	if l == nil {
+		l = f.c.FileOf(o.ctx, &client.Node{Handle: h.n.handle, Attr: h.n.attr}, "the file")
+		defer func() { _ = l.Close() }()
+	}
+	holder, err := l.TestLock(off, n, in.Lk.Typ == syscall.F_WRLCK)
+	out.Lk = fuse.FileLock{Typ: syscall.F_UNLCK}
+	if err == nil && holder != nil {
+		out.Lk = fuse.FileLock{Start: holder.Offset, End: math.MaxInt64, Typ: syscall.F_RDLCK}
+		if holder.Exclusive {
+			out.Lk.Typ = syscall.F_WRLCK
+		}
+		if holder.Length > 0 {
+			out.Lk.End = holder.Offset + holder.Length - 1
+		}
+	}
+	return o.end(err)
+}
+
+// SetLk implements fuse.RawFileSystem.
+func (f *FS) SetLk(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
+	h := f.file(in.Fh)
+	if h == nil {
+		return fuse.EBADF
+	}
+	o := f.begin(opLock, cancel, h.ctx)
+	return o.end(f.setLock(o.ctx, h, in, false))
+}
+
+// SetLkw implements fuse.RawFileSystem. It waits for the lock; a signal ends the wait.
+func (f *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
+	h := f.file(in.Fh)
+	if h == nil {
+		return fuse.EBADF
+	}
+	o := f.beginWait(opLock, cancel, h.ctx)
+	return o.end(f.setLock(o.ctx, h, in, true))
+}
+
+// setLock locks or unlocks a range. An unlock comes after the data that was written under the lock.
+// A lock shows what others have written under theirs.
+func (f *FS) setLock(ctx context.Context, h *file, in *fuse.LkIn, wait bool) error {
+	off, n := lockRange(&in.Lk)
+	if in.Lk.Typ == syscall.F_UNLCK {
+		l := f.locker(h, keyOf(in), false)
+		if l == nil {
+			return nil
+		}
+		if err := h.n.flush(ctx); err != nil {
+			return err
+		}
+		return l.Unlock(off, n)
+	}
+	l := f.locker(h, keyOf(in), true)
+	exclusive := in.Lk.Typ == syscall.F_WRLCK
+	var err error
+	if wait {
+		err = l.Lock(ctx, off, n, exclusive)
+	} else {
+		err = l.TryLock(off, n, exclusive)
+	}
+	if err != nil {
+		return err
+	}
+	keep, err := f.revalidate(ctx, h.n)
+	if err == nil && !keep {
+		f.server.InodeNotify(h.n.id, 0, 0)
+	}
+	return nil // the lock is there, whatever the attributes are
+}

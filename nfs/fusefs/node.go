@@ -1,0 +1,265 @@
+package fusefs
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/nfs3"
+)
+
+// node is an object that the kernel knows.
+type node struct {
+	id     uint64 // of FUSE
+	handle client.Handle
+	typ    blockstore.FileType
+
+	// nodes.mu guards these.
+	lookups uint64 // that the kernel has not forgotten
+	at      place  // where the object was found last; the zero value is unknown
+
+	own  atomic.Bool   // this mount has changed the object since the attributes were read
+	data atomic.Uint64 // counts changes of the data; what was read ahead before is stale
+
+	mu       sync.Mutex
+	attr     nfs3.Attr
+	seq      uint64 // FS.seq when the call for attr began
+	until    time.Time
+	ttl      time.Duration
+	cached   nfs3.Attr // what the data in the kernel's cache is from
+	opens    int
+	silly    *place // the name that the object has instead of the one that was removed
+	w        *writer
+	locks    map[lockKey]*client.File
+	localEnd uint64 // end of the data that was written since the server's size was known
+	acked    uint64 // FS.seq when the last WRITE was acknowledged
+}
+
+// place is a name in a directory.
+type place struct {
+	dir  uint64 // node ID; 0 is none
+	name string
+}
+
+// nodes are the objects that the kernel knows.
+type nodes struct {
+	times CacheTimes
+	root  *node
+
+	mu       sync.RWMutex
+	last     uint64
+	byID     map[uint64]*node
+	byHandle map[string]*node
+	byPlace  map[place]*node
+}
+
+func (t *nodes) init(root *client.Node, seq uint64, times CacheTimes) {
+	t.times = times
+	t.last = fuse.FUSE_ROOT_ID
+	t.root = &node{id: t.last, handle: root.Handle, typ: root.Attr.Type, attr: root.Attr, cached: root.Attr, seq: seq}
+	t.byID = map[uint64]*node{t.root.id: t.root}
+	t.byHandle = map[string]*node{string(root.Handle): t.root}
+	t.byPlace = make(map[place]*node)
+}
+
+func (t *nodes) count() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.byID)
+}
+
+// get returns the node of an ID. The kernel sends only IDs that it has not forgotten.
+func (t *nodes) get(id uint64) *node {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.byID[id]
+}
+
+// lookup returns the node of an object that was found at a place, and counts one more lookup of the
+// kernel. It makes the node if there is none.
+func (t *nodes) lookup(got *client.Node, at place) *node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.byHandle[string(got.Handle)]
+	if n == nil || n.typ != got.Attr.Type {
+		t.last++
+		n = &node{id: t.last, handle: got.Handle, typ: got.Attr.Type}
+		t.byID[n.id] = n
+		t.byHandle[string(n.handle)] = n
+	}
+	n.lookups++
+	t.place(n, at)
+	return n
+}
+
+// place records where an object is. mu is held.
+func (t *nodes) place(n *node, at place) {
+	if t.byPlace[n.at] == n {
+		delete(t.byPlace, n.at)
+	}
+	n.at = at
+	if at.dir != 0 {
+		t.byPlace[at] = n
+	}
+}
+
+// move records that an object has moved, and returns what was at the new place.
+func (t *nodes) move(from, to place) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old := t.byPlace[to]; old != nil {
+		t.place(old, place{})
+	}
+	if n := t.byPlace[from]; n != nil {
+		t.place(n, to)
+	}
+}
+
+// removed records that nothing is at a place any more.
+func (t *nodes) removed(at place) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := t.byPlace[at]; n != nil {
+		t.place(n, place{})
+	}
+}
+
+// find returns the object that was last seen at a place, or nil.
+func (t *nodes) find(at place) *node {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.byPlace[at]
+}
+
+// whereIs returns where an object was found last.
+func (t *nodes) whereIs(n *node) place {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return n.at
+}
+
+// Forget implements fuse.RawFileSystem. The kernel forgets no object that it has open. Data that
+// waits to be written refers to the node itself.
+func (f *FS) Forget(id, n uint64) { f.nodes.forget(id, n) }
+
+func (t *nodes) forget(id, n uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.byID[id]
+	if x == nil || x == t.root {
+		return
+	}
+	x.lookups -= min(n, x.lookups)
+	if x.lookups > 0 {
+		return
+	}
+	t.place(x, place{})
+	delete(t.byID, id)
+	if t.byHandle[string(x.handle)] == x {
+		delete(t.byHandle, string(x.handle))
+	}
+}
+
+func (n *node) fileID() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.attr.FileID
+}
+
+// sameVersion reports whether an object has not changed between two readings of its attributes.
+func sameVersion(a, b *nfs3.Attr) bool {
+	return a.Ctime.Equal(b.Ctime) && a.Mtime.Equal(b.Mtime) && a.Size == b.Size
+}
+
+// update takes attributes that a call has returned which began at seq, and returns those to show.
+// changed says that another client has changed the data since the kernel cached it.
+//
+// The server's size is too small while it has not executed all WRITEs of this mount that came
+// before the call; then the size that the kernel knows is right.
+func (f *FS) update(n *node, a *nfs3.Attr, seq uint64, own bool) (shown nfs3.Attr, ttl time.Duration, changed bool) {
+	now := time.Now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if seq < n.seq && !a.Ctime.After(n.attr.Ctime) {
+		a = &n.attr // from before what is known
+	} else {
+		least, most := f.cfg.Times.RegMin, f.cfg.Times.RegMax
+		if n.typ == blockstore.TypeDir {
+			least, most = f.cfg.Times.DirMin, f.cfg.Times.DirMax
+		}
+		switch {
+		case n.seq == 0 || !sameVersion(a, &n.attr):
+			n.ttl = least
+		case now.After(n.until):
+			n.ttl = min(max(2*n.ttl, least), most)
+		}
+		n.attr, n.seq, n.until = *a, seq, now.Add(n.ttl)
+	}
+	shown, ttl = n.attr, n.ttl
+	pending := n.w != nil && n.w.pending()
+	if pending || n.acked >= seq {
+		shown.Size = max(shown.Size, n.localEnd)
+		if own {
+			n.own.Store(true)
+		}
+		return shown, 0, false
+	}
+	n.localEnd = 0
+	switch {
+	case own || n.cached.Type == 0:
+		n.cached = n.attr
+	case n.typ == blockstore.TypeReg && !sameVersion(&n.cached, &n.attr):
+		// A change of the mode or the owner alone changes the ctime too.
+		changed = !n.cached.Mtime.Equal(n.attr.Mtime) || n.cached.Size != n.attr.Size
+		n.cached = n.attr
+	}
+	return shown, ttl, changed
+}
+
+// refreshed is update, and drops what is cached of data that another client has changed. It is not
+// for the operations of a kernel that holds a lock of the page cache.
+func (f *FS) refreshed(n *node, a *nfs3.Attr, seq uint64, own bool) (nfs3.Attr, time.Duration) {
+	shown, ttl, changed := f.update(n, a, seq, own)
+	if changed {
+		f.stats.invalidated.Add(1)
+		n.data.Add(1)
+		id := n.id
+		f.work.Go(func() { f.server.InodeNotify(id, 0, 0) }) // it can wait for requests of the same file
+	}
+	return shown, ttl
+}
+
+// show puts attributes into the form of FUSE.
+func (f *FS) show(a *nfs3.Attr, out *fuse.Attr) {
+	out.Ino = a.FileID
+	if fsid := f.nodes.root.attr.FSID; a.FSID != fsid {
+		out.Ino ^= (a.FSID ^ fsid) * 0x9e3779b97f4a7c15 // another file system of the server
+	}
+	out.Size, out.Blocks = a.Size, (a.Used+511)/512
+	out.SetTimes(&a.Atime, &a.Mtime, &a.Ctime)
+	out.Mode = a.Mode&0o7777 | typeBits(a.Type)
+	out.Nlink = a.NLink
+	out.Uid, out.Gid = a.UID, a.GID
+	if f.cfg.UID != nil {
+		out.Uid = *f.cfg.UID
+	}
+	if f.cfg.GID != nil {
+		out.Gid = *f.cfg.GID
+	}
+	if a.Type == blockstore.TypeBlk || a.Type == blockstore.TypeChr {
+		out.Rdev = a.Minor&0xff | a.Major<<8 | (a.Minor&^0xff)<<12 // new_encode_dev of Linux
+	}
+	out.Blksize = maxTransfer
+}
+
+var typesOfMode = map[blockstore.FileType]uint32{
+	blockstore.TypeReg: fuse.S_IFREG, blockstore.TypeDir: fuse.S_IFDIR, blockstore.TypeLnk: fuse.S_IFLNK,
+	blockstore.TypeFifo: 0o010000, blockstore.TypeSock: 0o140000, blockstore.TypeBlk: 0o060000,
+	blockstore.TypeChr: 0o020000,
+}
+
+func typeBits(t blockstore.FileType) uint32 { return typesOfMode[t] }

@@ -1,0 +1,102 @@
+package fusefs
+
+import (
+	"context"
+	"strings"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+)
+
+// xattrPrefix is the namespace that NFS has (RFC 8276 section 2); names have no prefix on the wire.
+const xattrPrefix = "user."
+
+// Flags of setxattr(2).
+const (
+	xattrCreate  = 1
+	xattrReplace = 2
+)
+
+// xattr executes an operation on an extended attribute. get says which error an attribute of
+// another namespace has.
+func (f *FS) xattr(cancel <-chan struct{}, h *fuse.InHeader, name string, get bool,
+	do func(context.Context, *node, string) error,
+) fuse.Status {
+	short, ok := strings.CutPrefix(name, xattrPrefix)
+	switch {
+	case !ok && get:
+		return fuse.Status(syscall.ENODATA)
+	case !ok:
+		return fuse.Status(syscall.EOPNOTSUPP)
+	case short == "":
+		return fuse.EINVAL
+	}
+	o := f.begin(opXattr, cancel, f.identity(h))
+	return o.end(do(o.ctx, f.nodes.get(h.NodeId), short))
+}
+
+// sized returns a value in the way of getxattr(2) and listxattr(2).
+func sized(value, dest []byte) (uint32, error) {
+	if len(value) > len(dest) {
+		return uint32(len(value)), syscall.ERANGE
+	}
+	return uint32(copy(dest, value)), nil
+}
+
+// GetXAttr implements fuse.RawFileSystem.
+func (f *FS) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (n uint32, st fuse.Status) {
+	st = f.xattr(cancel, h, name, true, func(ctx context.Context, x *node, name string) error {
+		value, err := f.c.GetXattr(ctx, x.handle, name)
+		if err != nil {
+			return err
+		}
+		n, err = sized(value, dest)
+		return err
+	})
+	return n, st
+}
+
+// ListXAttr implements fuse.RawFileSystem.
+func (f *FS) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) (n uint32, st fuse.Status) {
+	o := f.begin(opXattr, cancel, f.identity(h))
+	names, err := f.c.ListXattrs(o.ctx, f.nodes.get(h.NodeId).handle)
+	if err == nil {
+		var list []byte
+		for _, name := range names {
+			list = append(append(append(list, xattrPrefix...), name...), 0)
+		}
+		n, err = sized(list, dest)
+	} else if status(err) == fuse.Status(syscall.EOPNOTSUPP) {
+		err = nil // an empty list
+	}
+	return n, o.end(err)
+}
+
+// SetXAttr implements fuse.RawFileSystem.
+func (f *FS) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
+	return f.xattr(cancel, &in.InHeader, name, false, func(ctx context.Context, x *node, name string) error {
+		how := blockstore.XattrEither
+		switch in.Flags {
+		case 0:
+		case xattrCreate:
+			how = blockstore.XattrCreate
+		case xattrReplace:
+			how = blockstore.XattrReplace
+		default:
+			return nfs.ErrInval
+		}
+		x.own.Store(true)
+		return f.c.SetXattr(ctx, x.handle, name, value, how)
+	})
+}
+
+// RemoveXAttr implements fuse.RawFileSystem.
+func (f *FS) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
+	return f.xattr(cancel, h, name, false, func(ctx context.Context, x *node, name string) error {
+		x.own.Store(true)
+		return f.c.RemoveXattr(ctx, x.handle, name)
+	})
+}
