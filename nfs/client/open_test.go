@@ -40,7 +40,8 @@ func TestOpenHandles(t *testing.T) {
 		if _, err := c.Write(ctx, n.Handle, []byte("two"), 3, blockstore.FileSync); err != nil {
 			t.Error(err)
 		}
-		if _, _, err := c.CreateOpen(ctx, root.Handle, "f", blockstore.Guarded, nil, ShareRead); !IsStatus(err, nfs.ErrExist) {
+		_, _, err = c.CreateOpen(ctx, root.Handle, "f", blockstore.Guarded, nil, ShareRead)
+		if !IsStatus(err, nfs.ErrExist) {
 			t.Error(err)
 		}
 		other := WithCred(context.Background(), &rpc.Cred{Flavor: rpc.AuthSys, UID: 9, GID: 9, Machine: "test"})
