@@ -19,6 +19,8 @@ type Config struct {
 	Codec   *Codec
 	// Counters receives the counts; nil: they are dropped.
 	Counters *Counters
+	// Denials remembers the clients that were denied; nil: they are forgotten.
+	Denials *Denials
 	// Logger gets what an operator should know; nil is silent.
 	Logger *slog.Logger
 	// Audit gets who mounted what, and which clients of version 4 there are: what an
@@ -43,6 +45,9 @@ func (c *Config) SetDefaults() {
 	c.Logger, c.Audit = cmp.Or(c.Logger, silent), cmp.Or(c.Audit, silent)
 	if c.Counters == nil {
 		c.Counters = new(Counters)
+	}
+	if c.Denials == nil {
+		c.Denials = new(Denials)
 	}
 	if c.ShowAll == nil {
 		c.ShowAll = func() bool { return false }

@@ -292,22 +292,31 @@ func (x *Export) Admits(p *rpc.Peer) (*ClientRule, Status) {
 
 // AdmitsMount is Admits for MNT, which clients that come by RDMA send by TCP all the same.
 func (x *Export) AdmitsMount(p *rpc.Peer) (*ClientRule, Status) {
-	const partition = 0x7fff
-	if len(x.PKeys) > 0 && !slices.ContainsFunc(x.PKeys,
-		func(k uint16) bool { return p.PKey != 0 && (k^p.PKey)&partition == 0 }) {
+	if !x.inPartition(p) {
 		return nil, ErrAcces
 	}
 	r, st := x.Rule(p.Addr.Addr())
 	if st != OK {
 		return nil, st
 	}
-	// A port below 1024 is no privilege with RDMA: a process that can open the device can send from
-	// any port.
-	const reserved = 1024
-	if r.Secure && p.Transport == rpc.TransportTCP && p.Addr.Port() >= reserved {
+	if r.fromOpenPort(p) {
 		return nil, ErrAcces
 	}
 	return r, OK
+}
+
+// inPartition reports whether the export is for the partition of a peer.
+func (x *Export) inPartition(p *rpc.Peer) bool {
+	const partition = 0x7fff
+	return len(x.PKeys) == 0 ||
+		slices.ContainsFunc(x.PKeys, func(k uint16) bool { return p.PKey != 0 && (k^p.PKey)&partition == 0 })
+}
+
+// fromOpenPort reports whether the rule wants a port below 1024, and the peer has another. Such a
+// port is no privilege with RDMA: a process that can open the device can send from any port.
+func (r *ClientRule) fromOpenPort(p *rpc.Peer) bool {
+	const reserved = 1024
+	return r.Secure && p.Transport == rpc.TransportTCP && p.Addr.Port() >= reserved
 }
 
 // noID is the ID -1. A caller with this UID or GID is mapped to the anonymous user.

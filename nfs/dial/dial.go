@@ -112,7 +112,7 @@ func (d *Dialer) Client(u client.URL) *client.Client {
 	var c *client.Client
 	c = client.New(client.Config{
 		Peer: u.Host, Cred: cred, Version: d.Version, GiveUp: d.GiveUp, Depth: d.Depth,
-		Dial:      func(ctx context.Context) (rpc.Client, error) { return d.connect(ctx, at, nil) },
+		Dial:      func(ctx context.Context) (rpc.Client, error) { return d.connect(ctx, at, nil, reservedPort) },
 		DialMount: func(ctx context.Context) (rpc.Client, error) { return d.dialMount(ctx, at, c.RPC()) },
 	})
 	if d.clients == nil {
@@ -124,11 +124,12 @@ func (d *Dialer) Client(u client.URL) *client.Client {
 
 // Connect makes one connection to a URL's server, for calls of the caller, who closes it. Over
 // RDMA backward gets the calls of the server, see rpcrdma.ClientConfig. Over TCP they are not
-// answered.
+// answered, and the local port is any: calls may be of users whom a port below 1024 would make
+// trustworthy.
 func (d *Dialer) Connect(ctx context.Context, u client.URL, backward func(msg []byte, reply func(msg []byte))) (
 	rpc.Client, error,
 ) {
-	return d.connect(ctx, d.endpoint(u), backward)
+	return d.connect(ctx, d.endpoint(u), backward, anyPort)
 }
 
 // FS is the directory that a URL names as an fs.FS, symbolic links followed.
@@ -170,11 +171,11 @@ func (d *Dialer) Close() error {
 }
 
 // connect connects to a server's NFS port.
-func (d *Dialer) connect(ctx context.Context, at endpoint, backward func(msg []byte, reply func(msg []byte))) (
-	rpc.Client, error,
-) {
+func (d *Dialer) connect(
+	ctx context.Context, at endpoint, backward func(msg []byte, reply func(msg []byte)), from dialFunc,
+) (rpc.Client, error) {
 	if at.transport != rpc.TransportRDMA {
-		return d.dialTCP(ctx, at, at.host, nfs3.Program, nfs3.Version)
+		return d.dialTCP(ctx, at, at.host, nfs3.Program, nfs3.Version, from)
 	}
 	if at.security != rpc.Cleartext {
 		return nil, client.ErrNoTLSByRDMA
@@ -191,9 +192,15 @@ func (d *Dialer) connect(ctx context.Context, at endpoint, backward func(msg []b
 }
 
 // dialTCP connects to a port of a server, with TLS if it has to have that.
-func (d *Dialer) dialTCP(ctx context.Context, at endpoint, addr string, prog, vers uint32) (rpc.Client, error) {
+func (d *Dialer) dialTCP(
+	ctx context.Context, at endpoint, addr string, prog, vers uint32, from dialFunc,
+) (rpc.Client, error) {
 	if at.security == rpc.Cleartext {
-		return tcp.Dial(ctx, addr)
+		conn, err := from(ctx, addr)
+		if err != nil {
+			return nil, &rpc.ConnError{Peer: addr, Err: err}
+		}
+		return tcp.NewClient(conn), nil
 	}
 	name, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -208,7 +215,11 @@ func (d *Dialer) dialTCP(ctx context.Context, at endpoint, addr string, prog, ve
 	if at.security == rpc.MutualTLS && len(cfg.Certificates) == 0 && cfg.GetClientCertificate == nil {
 		return nil, ErrNoCertificate
 	}
-	return tcp.DialTLS(ctx, addr, cfg, prog, vers)
+	conn, err := from(ctx, addr)
+	if err != nil {
+		return nil, &rpc.ConnError{Peer: addr, Err: err}
+	}
+	return tcp.NewTLSClient(ctx, conn, addr, cfg, prog, vers)
 }
 
 // ErrNoCertificate says that mutual TLS is wanted without a certificate of the client.
@@ -287,7 +298,7 @@ func (d *Dialer) dialMount(ctx context.Context, at endpoint, own rpc.Client) (rp
 	}
 	if d.MountPort != 0 {
 		return d.dialTCP(ctx, at, net.JoinHostPort(name, strconv.Itoa(int(d.MountPort))), nfs3.MountProgram,
-			nfs3.MountVersion)
+			nfs3.MountVersion, reservedPort)
 	}
 	err = own.Call(ctx, &rpc.Request{Prog: nfs3.MountProgram, Vers: nfs3.MountVersion, Proc: nfs3.MountNull})
 	var refused *rpc.AcceptError
@@ -305,7 +316,8 @@ func (d *Dialer) dialMount(ctx context.Context, at endpoint, own rpc.Client) (rp
 	if err != nil {
 		return nil, err
 	}
-	return d.dialTCP(ctx, at, net.JoinHostPort(name, strconv.Itoa(int(port))), nfs3.MountProgram, nfs3.MountVersion)
+	return d.dialTCP(ctx, at, net.JoinHostPort(name, strconv.Itoa(int(port))), nfs3.MountProgram, nfs3.MountVersion,
+		reservedPort)
 }
 
 // shared is a connection that the client's own session closes.

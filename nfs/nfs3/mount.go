@@ -106,7 +106,7 @@ func mountMnt(o *op) rpc.Status {
 		return rpc.Drop
 	}
 	o.status(st)
-	o.audit("mount", p, "result", st.String())
+	o.audit("mount", p, "result", st.String(), "reason", o.why(p, st))
 	if st != nfs.OK {
 		// At debug level only: a peer that is refused could fill a log.
 		o.s.Logger.Debug("a mount was refused", "client", o.host().String(), "path", p, "why", st.Error())
@@ -124,6 +124,15 @@ func mountMnt(o *op) rpc.Status {
 		o.c.Res.Uint32(uint32(f))
 	}
 	return rpc.Done
+}
+
+// why is the reason for which the rules of a path's export deny a MNT.
+func (o *op) why(p string, st nfs.Status) string {
+	x, _ := o.s.Exports.ByPath(p)
+	if st != nfs.ErrAcces || x == nil || o.x != nil {
+		return ""
+	}
+	return x.Why(&o.c.Peer, o.c.Cred.Flavor)
 }
 
 // mountPoint walks to a directory. Below the export it has the identity of the caller, so that a
@@ -173,7 +182,7 @@ const (
 func (o *op) enterMount(x *nfs.Export) nfs.Status {
 	rule, st := o.admitted(x, &o.c.Peer)
 	if st == nfs.ErrAcces {
-		o.s.Counters.DeniedClients.Add(1)
+		o.deny(x)
 	}
 	if st != nfs.OK {
 		return st

@@ -176,9 +176,11 @@ func (o *op) enter(x *nfs.Export) nfs.Status {
 	}
 	if !rule.Protects(&o.c.Peer) {
 		o.s.Counters.UnprotectedClients.Add(1)
+		o.noteDenial(x)
 		return nfs.ErrAcces
 	}
 	if !rule.Flavors.Has(o.c.Cred.Flavor) {
+		o.noteDenial(x)
 		o.instead = rpc.BadCred
 		return nfs.ErrAcces
 	}
@@ -194,9 +196,19 @@ func (o *op) enter(x *nfs.Export) nfs.Status {
 func (o *op) admit(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 	rule, st := x.Admits(&o.c.Peer)
 	if st == nfs.ErrAcces {
-		o.s.Counters.DeniedClients.Add(1)
+		o.deny(x)
 	}
 	return rule, st
+}
+
+// deny notes that the rules of an export have denied the call.
+func (o *op) deny(x *nfs.Export) {
+	o.s.Counters.DeniedClients.Add(1)
+	o.noteDenial(x)
+}
+
+func (o *op) noteDenial(x *nfs.Export) {
+	o.s.Denials.Add(x, &o.c.Peer, o.c.Cred.Flavor, time.Now(), o.s.Logger)
 }
 
 // assume takes on the caller's identity.

@@ -52,17 +52,18 @@ var deniedRule = nfs.ClientRule{RO: true, Squash: nfs.AllSquash, AnonUID: nfs.An
 func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 	rule, st := x.Admits(&k.c.Peer)
 	if st == nfs.ErrAcces {
-		k.deny(x.Pseudo, st)
+		k.s.cfg.Counters.DeniedClients.Add(1)
+		k.auditRule(x, st)
 	}
 	switch {
 	case rule == nil:
 		return nil, st
 	case !rule.Protects(&k.c.Peer):
 		k.s.cfg.Counters.UnprotectedClients.Add(1)
-		k.auditDenied(x.Pseudo, nfs.ErrWrongSec)
+		k.auditRule(x, nfs.ErrWrongSec)
 		return nil, nfs.ErrWrongSec
 	case !rule.Flavors.Has(k.c.Cred.Flavor):
-		k.auditDenied(x.Pseudo, nfs.ErrWrongSec)
+		k.auditRule(x, nfs.ErrWrongSec)
 		return nil, nfs.ErrWrongSec
 	}
 	if k.credOf != rule && rule.ManageGIDs {

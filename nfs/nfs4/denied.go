@@ -53,11 +53,19 @@ func (k *compound) deny(path string, st nfs.Status) {
 	k.auditDenied(path, st)
 }
 
+// auditRule notes that the rules of an export have denied the call, and writes it into the audit
+// log with the reason.
+func (k *compound) auditRule(x *nfs.Export, st nfs.Status) {
+	p, flavor := &k.c.Peer, k.c.Cred.Flavor
+	k.s.cfg.Denials.Add(x, p, flavor, k.s.cfg.Now(), k.s.cfg.Logger)
+	k.auditDenied(x.Pseudo, st, "reason", x.Why(p, flavor))
+}
+
 // auditDenied writes a refusal of an export, or of a directory that leads to exports, into the
-// audit log. It is called without deny for WRONGSEC: such a client is admitted, and only its flavor
-// or its connection is not.
-func (k *compound) auditDenied(path string, st nfs.Status) {
+// audit log.
+func (k *compound) auditDenied(path string, st nfs.Status, more ...any) {
 	if k.s.denials.fresh(denial{k.c.Peer.Addr.Addr().Unmap(), path, st}, k.s.cfg.Now()) {
-		k.s.cfg.Audit.Info("nfs4_denied", append(nfs.AuditCaller(k.c), "path", path, "result", st.String())...)
+		k.s.cfg.Audit.Info("nfs4_denied", append(append(nfs.AuditCaller(k.c), "path", path, "result", st.String()),
+			more...)...)
 	}
 }

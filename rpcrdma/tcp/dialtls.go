@@ -23,6 +23,14 @@ func DialTLS(ctx context.Context, addr string, cfg *tls.Config, prog, vers uint3
 	if err != nil {
 		return nil, &rpc.ConnError{Peer: addr, Err: err}
 	}
+	return NewTLSClient(ctx, conn, addr, cfg, prog, vers)
+}
+
+// NewTLSClient is DialTLS over a connection that exists, to the server at addr. It owns conn, and
+// closes it after an error.
+func NewTLSClient(
+	ctx context.Context, conn net.Conn, addr string, cfg *tls.Config, prog, vers uint32,
+) (*Client, error) {
 	// The deadline is set before AfterFunc, which sets one in the past.
 	_ = conn.SetDeadline(time.Now().Add(clientHandshakeTimeout))
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(longPast) })

@@ -98,6 +98,7 @@ func (f *fake) Exports(context.Context) ([]control.Export, error)         { retu
 func (f *fake) Ports(context.Context) ([]control.Port, error)             { return nil, f.err }
 func (f *fake) Devices(context.Context) ([]control.Device, error)         { return nil, f.err }
 func (f *fake) Stats(context.Context) (control.Stats, error)              { return control.Stats{}, f.err }
+func (f *fake) Denials(context.Context) ([]control.Denial, error)         { return nil, f.err }
 func (f *fake) PostMortems(context.Context) ([]control.PostMortem, error) { return nil, f.err }
 func (f *fake) Drift(context.Context) (control.Drift, error)              { return control.Drift{}, f.err }
 

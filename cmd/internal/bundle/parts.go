@@ -47,6 +47,7 @@ var answers = []struct{ name, path, what string }{
 	{"stats.json", "/v1/stats", "counters"},
 	{"slow.json", "/v1/slow", "the slowest calls of the last minutes"},
 	{"post-mortems.json", "/v1/post-mortems", "RDMA connections that ended badly"},
+	{"denials.json", "/v1/denials", "clients that the rules of exports have denied, and why"},
 	{"drift.json", "/v1/drift", "exports and ports that run and are not in the configuration"},
 	{"history.json", "/v1/history", "files that were applied, without their texts"},
 	{"metrics.txt", "/v1/metrics", "metrics, as Prometheus reads them"},

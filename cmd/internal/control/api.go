@@ -20,6 +20,7 @@
 //	GET    /v1/sample             counters of calls, clients and queue pairs at one time, for 'rstorectl top'
 //	GET    /v1/devices
 //	GET    /v1/post-mortems       RDMA connections that ended badly, the latest first
+//	GET    /v1/denials            clients that the rules of exports have denied, and why, the latest first
 //	GET    /v1/metrics            as Prometheus reads them
 //	GET    /v1/log                the last lines of the log, JSON
 //	GET    /v1/goroutines         what the goroutines do, text

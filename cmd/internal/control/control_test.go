@@ -43,6 +43,7 @@ func (f *fake) PostMortems() []PostMortem { return nil }
 func (f *fake) Ops() Ops                  { return Ops{} }
 func (f *fake) SetPprof(bool)             {}
 func (f *fake) Slow() []SlowCall          { return nil }
+func (f *fake) Denials() []Denial         { return nil }
 func (f *fake) Trace(context.Context, netip.Addr, io.Writer, func() error) error {
 	return nil
 }

@@ -19,6 +19,7 @@ type OpsBackend interface {
 	Ops() Ops
 	SetPprof(on bool)
 	Slow() []SlowCall
+	Denials() []Denial
 	// Trace writes calls as lines of JSON (TraceCall) to w until ctx ends, and calls flush after
 	// each line.
 	Trace(ctx context.Context, client netip.Addr, w io.Writer, flush func() error) error
@@ -48,6 +49,15 @@ type SlowCall struct {
 	QueueUS int64 `json:"queue_us"`
 	RDMAUS  int64 `json:"rdma_us"`
 	StoreUS int64 `json:"store_us"`
+}
+
+// Denial is a client that the rules of an export have denied.
+type Denial struct {
+	Client string    `json:"client"`
+	Export string    `json:"export"`
+	Reason string    `json:"reason"` // the rule and its option
+	Count  uint64    `json:"count"`
+	Last   time.Time `json:"last"`
 }
 
 func onOff(on bool) string {

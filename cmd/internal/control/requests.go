@@ -117,6 +117,11 @@ func (d *Dialer) PostMortems(ctx context.Context) ([]PostMortem, error) {
 	return ask[[]PostMortem](ctx, d, "/v1/post-mortems")
 }
 
+// Denials lists the clients that the rules of exports have denied, the latest first.
+func (d *Dialer) Denials(ctx context.Context) ([]Denial, error) {
+	return ask[[]Denial](ctx, d, "/v1/denials")
+}
+
 // History lists the files that were applied, the latest first.
 func (d *Dialer) History(ctx context.Context) ([]state.Entry, error) {
 	return ask[[]state.Entry](ctx, d, "/v1/history")

@@ -37,6 +37,7 @@ func (s *Server) routes() http.Handler {
 		"GET /v1/sample":        answer(b.Sample),
 		"GET /v1/devices":       answer(b.Devices),
 		"GET /v1/post-mortems":  answer(b.PostMortems),
+		"GET /v1/denials":       answer(b.Denials),
 		"GET /v1/drift":         answer(b.Drift),
 
 		"GET /v1/export":        get(func(r *http.Request) (any, error) { return findExport(b, r.FormValue("name")) }),

@@ -141,8 +141,10 @@ func (f *fake) Sample() live.Sample {
 	}
 }
 
-func (f *fake) Ops() control.Ops { return control.Ops{Addresses: []string{}, Pprof: f.pprof} }
-func (f *fake) SetPprof(on bool) { f.pprof = on }
+func (f *fake) Ops() control.Ops          { return control.Ops{Addresses: []string{}, Pprof: f.pprof} }
+func (f *fake) SetPprof(on bool)          { f.pprof = on }
+func (f *fake) Denials() []control.Denial { return nil }
+
 func (f *fake) Slow() []control.SlowCall {
 	return []control.SlowCall{{
 		Client: "10.0.0.9:700", Transport: "rdma", Operation: "nfs4.WRITE", Export: "/data",

@@ -41,5 +41,17 @@ func (d *Daemon) refused(client, local netip.AddrPort, reason string) {
 		zap.String("reason", reason))
 }
 
+// Denials implements control.Backend.
+func (d *Daemon) Denials() []control.Denial {
+	list := d.Denied.List()
+	out := make([]control.Denial, 0, len(list))
+	for _, n := range list {
+		out = append(out, control.Denial{
+			Client: n.Client.String(), Export: n.Export, Reason: n.Reason, Count: n.Count, Last: n.Last,
+		})
+	}
+	return out
+}
+
 // PostMortems implements control.Backend.
 func (d *Daemon) PostMortems() []control.PostMortem { return d.failures.List() }

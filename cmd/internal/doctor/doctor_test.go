@@ -79,6 +79,7 @@ type daemon struct {
 	devices []control.Device
 	stats   control.Stats
 	dead    []control.PostMortem
+	denied  []control.Denial
 	// providers are those of RDMA.
 	providers []control.Provider
 	drift     control.Drift
@@ -116,6 +117,7 @@ func (d *daemon) Ports(context.Context) ([]control.Port, error)             { re
 func (d *daemon) Devices(context.Context) ([]control.Device, error)         { return d.devices, nil }
 func (d *daemon) Stats(context.Context) (control.Stats, error)              { return d.stats, nil }
 func (d *daemon) PostMortems(context.Context) ([]control.PostMortem, error) { return d.dead, nil }
+func (d *daemon) Denials(context.Context) ([]control.Denial, error)         { return d.denied, nil }
 func (d *daemon) Drift(context.Context) (control.Drift, error)              { return d.drift, nil }
 
 var rxe = files{
@@ -361,6 +363,16 @@ func TestServer(t *testing.T) {
 		{
 			"a bad configuration", nil, func(d *daemon) { d.drift.Problems = []string{"line 7"} }, Warn, "config-drift",
 			[]string{"line 7", "a restart fails"},
+		},
+		{
+			"a client that was denied", nil, func(d *daemon) {
+				d.denied = []control.Denial{{
+					Client: "10.0.0.9", Export: "/data", Reason: "secure, of the rule for 10.0.0.0/8: port", Count: 2,
+					Last: time.Now(),
+				}}
+			},
+			Warn, "denied",
+			[]string{"10.0.0.9 was denied export /data: secure, of the rule for 10.0.0.0/8: port, 2 times", "noresvport"},
 		},
 		{
 			"an old failure", nil, func(d *daemon) { d.dead = []control.PostMortem{{Time: time.Now().Add(-2 * recent)}} }, OK,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -252,8 +253,12 @@ func (r *Report) mountFailed(
 		return
 	case !errors.As(err, &s):
 	case s == nfs.ErrAcces || s == nfs.ErrPerm:
-		do = fmt.Sprintf("on the server: 'rstorectl export show %s' lists the rules; 'rstorectl export set %s --client "+
-			"%v', with the rules to keep, lets this host in", path, path, from)
+		do = fmt.Sprintf("on the server: 'rstorectl doctor' names the rule that has denied %v (the Linux server: "+
+			"'exportfs -v')", from)
+		if over == "TCP" && os.Geteuid() != 0 {
+			do = "run it as root, as a mount does: a rule with the option secure, the default of the Linux server, wants a " +
+				"port below 1024; else " + do
+		}
 	case s == nfs.ErrNoEnt || s == nfs.ErrNotDir:
 		do = "rstorectl export list, on the server"
 		if list, err := c.Exports(ctx); err == nil && len(list) > 0 {

@@ -24,6 +24,7 @@ type Daemon interface {
 	Devices(context.Context) ([]control.Device, error)
 	Stats(context.Context) (control.Stats, error)
 	PostMortems(context.Context) ([]control.PostMortem, error)
+	Denials(context.Context) ([]control.Denial, error)
 	Drift(context.Context) (control.Drift, error)
 }
 
@@ -64,6 +65,7 @@ func Server(ctx context.Context, h *Host, d Daemon) Report {
 	})
 	ask(ctx, &r, "config-drift", "what is written cannot be compared", d.Drift, func(x control.Drift) { r.drift(&x) })
 	r.firewall(h)
+	r.askDenials(ctx, d)
 	r.askPostMortems(ctx, d)
 	return r
 }
@@ -79,6 +81,12 @@ func ask[T any](
 		look(v)
 	}
 	return v
+}
+
+func (r *Report) askDenials(ctx context.Context, d Daemon) {
+	ask(ctx, r, "denied", "the clients that were denied cannot be listed", d.Denials, func(list []control.Denial) {
+		r.denials(list, time.Now())
+	})
 }
 
 func (r *Report) askPostMortems(ctx context.Context, d Daemon) {
@@ -176,6 +184,7 @@ func Remote(ctx context.Context, d Daemon) Report {
 	ask(ctx, &r, "export", "the exports cannot be listed", d.Exports, func(e []control.Export) {
 		r.exports(nil, e, public(ports))
 	})
+	r.askDenials(ctx, d)
 	r.askPostMortems(ctx, d)
 	r.add(OK, "host", "run 'rstorectl doctor' there",
 		"interfaces, UDP port %d, buffers and packet filters of its host cannot be seen from here", wire.Port)

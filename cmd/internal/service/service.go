@@ -60,6 +60,8 @@ type Service struct {
 	IDMap     *idmap.Map
 	// CallbackDialer connects to clients of version 4.0.
 	CallbackDialer *tcp.CallbackDialer
+	// Denied are the clients that the rules of exports have denied lately.
+	Denied nfs.Denials
 	// Recorder measures the calls of RPC.
 	Recorder *measure.Recorder
 
@@ -123,7 +125,7 @@ func New(c Config) (*Service, error) {
 	s.LockTable.UseHost(s.Table.HostLocker)
 	common := nfs.Config{
 		Exports: s.Table, Codec: nfs.NewCodec(secret), Counters: s.faults, Logger: c.Log.Slog("nfs"),
-		Groups: s.IDMap, Audit: c.Audit,
+		Groups: s.IDMap, Audit: c.Audit, Denials: &s.Denied,
 		ShowAll: func() bool { return c.Settings().ShowMount == config.ShowAll },
 	}
 	v4 := new(lateNFS4)

@@ -1,0 +1,57 @@
+package dial
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// dialFunc connects to a server over TCP.
+type dialFunc func(ctx context.Context, addr string) (net.Conn, error)
+
+// Ports that clients of NFS come from, as the Linux kernel's does: what is below is mostly taken by
+// services.
+const (
+	reservedFirst = 665
+	reservedLast  = 1023
+)
+
+// reservedPort connects from a port below 1024 if this process may bind one, as root may: exports
+// with the option secure of exports(5), which is the default of the Linux server, want that. If it
+// may not, or if none is free, it connects from any port.
+func reservedPort(ctx context.Context, addr string) (net.Conn, error) {
+	const count = reservedLast - reservedFirst + 1
+	first := rand.IntN(count) //nolint:gosec // nobody gains by guessing
+	for i := range count {
+		d := net.Dialer{
+			LocalAddr: &net.TCPAddr{Port: reservedFirst + (first+i)%count},
+			// A service may listen on the port, and an earlier connection from it may not be over.
+			Control: func(_, _ string, c syscall.RawConn) error {
+				var err error
+				if e := c.Control(func(fd uintptr) {
+					err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+				}); e != nil {
+					return e
+				}
+				return err
+			},
+		}
+		conn, err := d.DialContext(ctx, "tcp", addr)
+		switch {
+		case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL):
+		case errors.Is(err, syscall.EACCES):
+			return anyPort(ctx, addr)
+		default:
+			return conn, err
+		}
+	}
+	return anyPort(ctx, addr)
+}
+
+func anyPort(ctx context.Context, addr string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", addr)
+}
