@@ -65,6 +65,9 @@ type Dialer struct {
 	devices map[local]rdma.Device
 }
 
+// dialFunc connects to a server over TCP, from any port or from one below 1024.
+type dialFunc func(ctx context.Context, addr string) (net.Conn, error)
+
 // endpoint is a server and how to connect to it. There is one client for each.
 type endpoint struct {
 	transport rpc.Transport
@@ -112,7 +115,7 @@ func (d *Dialer) Client(u client.URL) *client.Client {
 	var c *client.Client
 	c = client.New(client.Config{
 		Peer: u.Host, Cred: cred, Version: d.Version, GiveUp: d.GiveUp, Depth: d.Depth,
-		Dial:      func(ctx context.Context) (rpc.Client, error) { return d.connect(ctx, at, nil, reservedPort) },
+		Dial:      func(ctx context.Context) (rpc.Client, error) { return d.connect(ctx, at, nil, tcp.ConnectReserved) },
 		DialMount: func(ctx context.Context) (rpc.Client, error) { return d.dialMount(ctx, at, c.RPC()) },
 	})
 	if d.clients == nil {
@@ -129,7 +132,7 @@ func (d *Dialer) Client(u client.URL) *client.Client {
 func (d *Dialer) Connect(ctx context.Context, u client.URL, backward func(msg []byte, reply func(msg []byte))) (
 	rpc.Client, error,
 ) {
-	return d.connect(ctx, d.endpoint(u), backward, anyPort)
+	return d.connect(ctx, d.endpoint(u), backward, tcp.Connect)
 }
 
 // FS is the directory that a URL names as an fs.FS, symbolic links followed.
@@ -298,7 +301,7 @@ func (d *Dialer) dialMount(ctx context.Context, at endpoint, own rpc.Client) (rp
 	}
 	if d.MountPort != 0 {
 		return d.dialTCP(ctx, at, net.JoinHostPort(name, strconv.Itoa(int(d.MountPort))), nfs3.MountProgram,
-			nfs3.MountVersion, reservedPort)
+			nfs3.MountVersion, tcp.ConnectReserved)
 	}
 	err = own.Call(ctx, &rpc.Request{Prog: nfs3.MountProgram, Vers: nfs3.MountVersion, Proc: nfs3.MountNull})
 	var refused *rpc.AcceptError
@@ -317,7 +320,7 @@ func (d *Dialer) dialMount(ctx context.Context, at endpoint, own rpc.Client) (rp
 		return nil, err
 	}
 	return d.dialTCP(ctx, at, net.JoinHostPort(name, strconv.Itoa(int(port))), nfs3.MountProgram, nfs3.MountVersion,
-		reservedPort)
+		tcp.ConnectReserved)
 }
 
 // shared is a connection that the client's own session closes.

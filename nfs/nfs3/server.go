@@ -208,7 +208,7 @@ func (o *op) deny(x *nfs.Export) {
 }
 
 func (o *op) noteDenial(x *nfs.Export) {
-	o.s.Denials.Add(x, &o.c.Peer, o.c.Cred.Flavor, time.Now(), o.s.Logger)
+	o.s.Denials.Add(x, &o.c.Peer, o.c.Cred.Flavor, clock.Now(), o.s.Logger)
 }
 
 // assume takes on the caller's identity.

@@ -92,7 +92,7 @@ func reuse(b []byte) []byte {
 
 // Dial connects to a server.
 func Dial(ctx context.Context, addr string) (*Client, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	conn, err := Connect(ctx, addr)
 	if err != nil {
 		return nil, &rpc.ConnError{Peer: addr, Err: err}
 	}

@@ -19,7 +19,7 @@ import (
 //	connect --> probe --> handshake --> NULL call of prog and vers: the server's first reply
 //	   ctx and clientHandshakeTimeout bound each step; the connection is closed after an error
 func DialTLS(ctx context.Context, addr string, cfg *tls.Config, prog, vers uint32) (*Client, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	conn, err := Connect(ctx, addr)
 	if err != nil {
 		return nil, &rpc.ConnError{Peer: addr, Err: err}
 	}

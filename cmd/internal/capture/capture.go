@@ -158,18 +158,37 @@ func (c *capture) put(buf []byte) {
 	c.missed.Add(1)
 }
 
-// Run writes the packets of a device to w until ctx is done, closed is closed, w fails, or the
+// Device is a device whose packets are captured, until Closed is closed.
+type Device struct {
+	Slot   *Slot
+	Closed <-chan struct{}
+}
+
+// Run writes the packets of devices to w until ctx is done, all devices are closed, w fails, or the
 // number of packets that o asks for has been written. Only one capture of a device runs at a time;
 // begun is called when this one does. missed is the number of batches that were left out.
-func (s *Slot) Run(
-	ctx context.Context, w io.Writer, o Options, closed <-chan struct{}, begun func(),
-) (missed uint64, err error) {
+func Run(ctx context.Context, w io.Writer, o Options, devices []Device, begun func()) (missed uint64, err error) {
 	c := &capture{Options: o, records: make(chan []byte, batchesMax)}
-	if !s.cur.CompareAndSwap(nil, c) {
-		return 0, ErrRunning
+	for _, d := range devices {
+		if !d.Slot.cur.CompareAndSwap(nil, c) {
+			return 0, ErrRunning
+		}
+		defer d.Slot.cur.Store(nil)
 	}
-	defer s.cur.Store(nil)
 	begun()
+	ended := make(chan struct{}) // ends the goroutine
+	defer close(ended)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		for _, d := range devices {
+			select {
+			case <-d.Closed:
+			case <-ended:
+				return
+			}
+		}
+	}()
 	_, err = w.Write(pcap.FileHeader())
 	if err == nil {
 		err = c.write(ctx, w, closed)

@@ -7,10 +7,10 @@ import (
 	"strconv"
 )
 
-// CaptureSpec selects the packets of a capture. The zero value selects all packets of the only
-// device, whole, until the client closes the connection.
+// CaptureSpec selects the packets of a capture. The zero value selects all packets of all devices
+// in user space, whole, until the client closes the connection.
 type CaptureSpec struct {
-	Device  string     // address; may be empty if there is one device
+	Device  string     // address; empty for all devices in user space
 	Peer    netip.Addr // to and from this host only, if valid
 	QPN     uint32     // of this queue pair of the server only, in both directions; 0 for all
 	Packets int        // ends after so many; 0 without end

@@ -144,10 +144,10 @@ func (t *tool) capture() *cobra.Command {
 	var limit time.Duration
 	c := &cobra.Command{
 		Use:   "capture",
-		Short: "Record the RoCE packets of a device of the server as a pcap file",
-		Long: `Record the RoCE packets that a device of the server sends and receives, as a pcap
-file for wireshark and tshark. The server records the packets, so no privilege is needed
-beyond access to the control socket. The capture ends after --for, after --count packets,
+		Short: "Record the RoCE packets of the server as a pcap file",
+		Long: `Record the RoCE packets that the server's devices in user space send and receive, or
+one of them with --device, as a pcap file for wireshark and tshark. The server records
+the packets, so no privilege is needed beyond access to the control socket. The capture ends after --for, after --count packets,
 or at an interrupt. --peer and --qp choose packets. Packets of the connection manager
 belong to no queue pair.`,
 		Example: `  rstorectl capture -w roce.pcap --for 10s
@@ -194,7 +194,7 @@ belong to no queue pair.`,
 	c.Flags().StringVar(&qpn, "qp", "", "`QPN` of the server's queue pair whose packets to take, both ways")
 	c.Flags().IntVarP(&spec.Packets, "count", "c", 0, "end after `N` packets")
 	c.Flags().IntVarP(&spec.Snap, "snap", "s", 0, "keep the first `BYTES` of each packet, 0 for all")
-	c.Flags().StringVar(&spec.Device, "device", "", "`ADDR` of the server's device, if it has several")
+	c.Flags().StringVar(&spec.Device, "device", "", "`ADDR` of the server's device, in place of all devices in user space")
 	c.Flags().DurationVar(&limit, "for", 0, "`DURATION` to record, 0 until interrupted")
 	return c
 }

@@ -99,6 +99,58 @@ func TestCapture(t *testing.T) {
 	}
 }
 
+// TestCaptureOfAll: without the name of a device, packets of all devices in user space are recorded,
+// as a host has several addresses.
+func TestCaptureOfAll(t *testing.T) {
+	cfg := testConfig(t, t.TempDir()+"=/a")
+	cfg.TCPListen, cfg.RDMAListen = nil, nil
+	servers := []netip.Addr{netip.MustParseAddr(testAddr()), netip.MustParseAddr(testAddr())}
+	for _, a := range servers {
+		cfg.RDMAListen = append(cfg.RDMAListen, netip.AddrPortFrom(a, config.RDMAPort).String())
+	}
+	d, ctl := startDaemon(t, cfg)
+	defer stopDaemon(t, d)
+	ctx, hangUp := context.WithTimeout(t.Context(), 30*time.Second)
+	defer hangUp()
+	var file shared
+	ended := make(chan error, 1)
+	go func() { ended <- ctl.Capture(ctx, control.CaptureSpec{}, &file) }()
+	for len(file.bytes()) == 0 && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	if err := d.Capture(ctx, control.CaptureSpec{Device: servers[1].String()}, &shared{}); err == nil ||
+		!strings.Contains(err.Error(), "is running") {
+		t.Errorf("a second capture of one of them: %v", err)
+	}
+	for _, a := range servers {
+		dev, err := roce.Open(roce.Config{Addr: netip.MustParseAddr(testAddr())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := rpcrdma.Dial(ctx, dev, netip.AddrPortFrom(a, config.RDMAPort), rpcrdma.ClientConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = c.Close(), dev.Close()
+	}
+	for both := false; !both && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+		both = bytes.Contains(file.bytes(), servers[0].AsSlice()) && bytes.Contains(file.bytes(), servers[1].AsSlice())
+	}
+	hangUp()
+	<-ended
+	checkPcap(t, file.bytes())
+	for _, a := range servers {
+		if !bytes.Contains(file.bytes(), a.AsSlice()) {
+			t.Errorf("no packet of %v was captured", a)
+		}
+	}
+	// A queue pair that no device has is not found, and nothing is left of the capture before.
+	err := d.Capture(t.Context(), control.CaptureSpec{QPN: 0xfffffe}, &shared{})
+	if err == nil || !strings.Contains(err.Error(), "not found") {
+		t.Errorf("a queue pair that there is not: %v", err)
+	}
+}
+
 // Lengths in a pcap file, and of the headers of its packets.
 const (
 	fileHdrLen   = 24

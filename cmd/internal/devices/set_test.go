@@ -80,11 +80,9 @@ func TestShares(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "tcpdump") {
 		t.Errorf("a capture of a device of the kernel: %v", err)
 	}
-	for name, want := range map[string]string{"": "there are 2 devices", "card1": "127.91.0.1 card0/127.91.0.2"} {
-		err := s.Capture(t.Context(), control.CaptureSpec{Device: name}, new(bytes.Buffer))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("device %q: %v", name, err)
-		}
+	err = s.Capture(t.Context(), control.CaptureSpec{Device: "card1"}, new(bytes.Buffer))
+	if err == nil || !strings.Contains(err.Error(), "127.91.0.1 card0/127.91.0.2") {
+		t.Errorf("a capture of a device that there is not: %v", err)
 	}
 	release(t, a)
 	if k.OpenNow() != 1 {

@@ -1,4 +1,4 @@
-package dial
+package tcp
 
 import (
 	"context"
@@ -10,9 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialFunc connects to a server over TCP.
-type dialFunc func(ctx context.Context, addr string) (net.Conn, error)
-
 // Ports that clients of NFS come from, as the Linux kernel's does: what is below is mostly taken by
 // services.
 const (
@@ -20,10 +17,10 @@ const (
 	reservedLast  = 1023
 )
 
-// reservedPort connects from a port below 1024 if this process may bind one, as root may: exports
+// ConnectReserved connects from a port below 1024 if this process may bind one, as root may: exports
 // with the option secure of exports(5), which is the default of the Linux server, want that. If it
 // may not, or if none is free, it connects from any port.
-func reservedPort(ctx context.Context, addr string) (net.Conn, error) {
+func ConnectReserved(ctx context.Context, addr string) (net.Conn, error) {
 	const count = reservedLast - reservedFirst + 1
 	first := rand.IntN(count) //nolint:gosec // nobody gains by guessing
 	for i := range count {
@@ -44,14 +41,15 @@ func reservedPort(ctx context.Context, addr string) (net.Conn, error) {
 		switch {
 		case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL):
 		case errors.Is(err, syscall.EACCES):
-			return anyPort(ctx, addr)
+			return Connect(ctx, addr)
 		default:
 			return conn, err
 		}
 	}
-	return anyPort(ctx, addr)
+	return Connect(ctx, addr)
 }
 
-func anyPort(ctx context.Context, addr string) (net.Conn, error) {
+// Connect connects to a server from any port.
+func Connect(ctx context.Context, addr string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", addr)
 }
