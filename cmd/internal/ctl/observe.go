@@ -147,9 +147,9 @@ func (t *tool) capture() *cobra.Command {
 		Short: "Record the RoCE packets of the server as a pcap file",
 		Long: `Record the RoCE packets that the server's devices in user space send and receive, or
 one of them with --device, as a pcap file for wireshark and tshark. The server records
-the packets, so no privilege is needed beyond access to the control socket. The capture ends after --for, after --count packets,
-or at an interrupt. --peer and --qp choose packets. Packets of the connection manager
-belong to no queue pair.`,
+the packets, so no privilege is needed beyond access to the control socket. The capture
+ends after --for, after --count packets, or at an interrupt. --peer and --qp choose
+packets. Packets of the connection manager belong to no queue pair.`,
 		Example: `  rstorectl capture -w roce.pcap --for 10s
   rstorectl capture -w roce.pcap --peer 10.0.0.9 --snap 128 --count 10000`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {

@@ -60,7 +60,8 @@ func checkCerts(f certs.Files, clients certs.Clients) error {
 	return err
 }
 
-// checkParent reports whether the directory of a file can be there: no part of its path is something else.
+// checkParent reports whether the directory of a file can be there: no part of its path is something
+// else.
 func checkParent(path string) error {
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
 		st, err := os.Stat(dir)

@@ -8,7 +8,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// denials lists the clients that the rules of exports have denied lately, and what would let them in.
+// denials lists the clients that the rules of exports have denied lately, and what would let them
+// in.
 func (r *Report) denials(list []control.Denial, now time.Time) {
 	shown := 0
 	for _, n := range list {
