@@ -118,6 +118,14 @@ func (m *Map) Parse(who []byte, group bool) (id uint32, ok bool) {
 	return m.ids.get(nameKey{name, group}, func() (uint32, error) { return m.cfg.Source.ID(name, group) })
 }
 
+// User finds a user by the name that it has on this host, without a domain. A number is no name.
+func (m *Map) User(name string) (id uint32, ok bool) {
+	if _, ok := Number([]byte(name)); ok || name == "" || len(name) > nameMax || strings.ContainsAny(name, "@:\n\x00/") {
+		return 0, false
+	}
+	return m.ids.get(nameKey{name, false}, func() (uint32, error) { return m.cfg.Source.ID(name, false) })
+}
+
 // Groups are the groups of a user; ok is false if there is no such user, or nothing can be
 // found out of him now. If ready is false that has to be looked up, for which wait gives leave.
 // The list is not to be changed.

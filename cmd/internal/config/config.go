@@ -118,6 +118,8 @@ type Config struct {
 	OTLP OTLP `mapstructure:"otlp" yaml:"otlp"`
 	// TLS is for NFS over TCP.
 	TLS TLS `mapstructure:"tls" yaml:"tls"`
+	// Kerberos is for exports with sec=krb5, krb5i or krb5p.
+	Kerberos Kerberos `mapstructure:"kerberos" yaml:"kerberos"`
 	// ShowMount says whom MOUNT's lists of exports and mounts are for: ShowOwn or ShowAll.
 	ShowMount string `mapstructure:"showmount" yaml:"showmount"`
 	// Perf is for measurements of the network.
@@ -295,13 +297,8 @@ func (c *Config) Validate() error {
 	if err := c.OTLP.validate(); err != nil {
 		return fmt.Errorf("otlp: %w", err)
 	}
-	if err := c.TLS.validate(); err != nil {
+	if err := c.validateSecurity(); err != nil {
 		return err
-	}
-	for _, w := range c.tlsWarnings() {
-		if !slices.Contains(c.Warnings, w) {
-			c.Warnings = append(c.Warnings, w)
-		}
 	}
 	if err := c.Perf.validate(c.RDMAListen); err != nil {
 		return err

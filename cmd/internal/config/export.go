@@ -81,7 +81,7 @@ type Client struct {
 	AnonGID *uint32 `mapstructure:"anongid" yaml:"anongid,omitempty" json:"anongid,omitempty"`
 	// Secure wants TCP from a port below 1024.
 	Secure bool `mapstructure:"secure" yaml:"secure,omitempty" json:"secure,omitempty"`
-	// Sec are the flavors, FlavorSys and FlavorNone; without any both.
+	// Sec are the flavors, FlavorSys and so on; without any, all.
 	Sec []string `mapstructure:"sec" yaml:"sec,omitempty" json:"sec,omitempty"`
 	// Transports are "rdma" and "tcp"; without any both.
 	Transports []string `mapstructure:"transports" yaml:"transports,omitempty" json:"transports,omitempty"`

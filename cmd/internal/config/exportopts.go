@@ -2,9 +2,11 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,9 +16,17 @@ import (
 
 // Flavors of a rule.
 const (
-	FlavorSys  = "sys"
-	FlavorNone = "none"
+	FlavorSys   = "sys"
+	FlavorNone  = "none"
+	FlavorKrb5  = "krb5"  // Kerberos: who calls is verified
+	FlavorKrb5i = "krb5i" // and arguments and results have checksums
+	FlavorKrb5p = "krb5p" // and are encrypted
 )
+
+var flavors = map[string]nfs.Flavors{
+	FlavorSys: nfs.FlavorSys, FlavorNone: nfs.FlavorNone, FlavorKrb5: nfs.FlavorKrb5, FlavorKrb5i: nfs.FlavorKrb5i,
+	FlavorKrb5p: nfs.FlavorKrb5p,
+}
 
 // Transports of a rule.
 const (
@@ -53,7 +63,8 @@ func (c *Client) normalizeName() error {
 		return nil
 	}
 	if strings.HasPrefix(name, "gss/") {
-		return fmt.Errorf("client %q: RPCSEC_GSS (Kerberos) is not served", name)
+		return fmt.Errorf("client %q: name the clients, and give them the option sec=%s for Kerberos", name,
+			strings.TrimPrefix(name, "gss/"))
 	}
 	if !hosts.CheckName(name) || numeric(name) {
 		return fmt.Errorf("client %q is neither an address, nor a network such as 10.0.0.0/8, nor a host name, "+
@@ -72,8 +83,8 @@ func numeric(name string) bool {
 // normalizeRules checks the rule of a client except its name.
 func (c *Client) normalizeRules() error {
 	for _, s := range c.Sec {
-		if s != FlavorSys && s != FlavorNone {
-			return fmt.Errorf("sec %q is neither %s nor %s: RPCSEC_GSS (Kerberos) is not served", s, FlavorSys, FlavorNone)
+		if flavors[s] == 0 {
+			return fmt.Errorf("sec %q is not one of %s", s, strings.Join(slices.Sorted(maps.Keys(flavors)), ", "))
 		}
 	}
 	for _, t := range c.Transports {
@@ -197,11 +208,7 @@ func (c *Client) NFS() nfs.ClientRule {
 		r.Squash = nfs.AllSquash
 	}
 	for _, s := range c.Sec {
-		if s == FlavorSys {
-			r.Flavors |= nfs.FlavorSys
-		} else {
-			r.Flavors |= nfs.FlavorNone
-		}
+		r.Flavors |= flavors[s]
 	}
 	for _, t := range c.Transports {
 		if t == CarrierRDMA {

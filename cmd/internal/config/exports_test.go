@@ -42,7 +42,8 @@ func TestTableOptions(t *testing.T) {
 		{opts: "anonuid=-2", want: "*(ro,root_squash,anonuid=4294967294,secure,sec=sys)"},
 		{opts: "all_squash,no_all_squash", want: "*(ro,root_squash,secure,sec=sys)"},
 		{opts: "sec=sys:none", want: "*(ro,root_squash,secure,sec=sys:none)"},
-		{opts: "sec=krb5p:sys", fail: "Kerberos"},
+		{opts: "sec=krb5p:krb5i", want: "*(ro,root_squash,secure,sec=krb5p:krb5i)"},
+		{opts: "sec=lkey", fail: "krb5i"},
 		{opts: "nohide,nordirplus", want: "*(ro,root_squash,secure,sec=sys,nohide,nordirplus)"},
 		{opts: "crossmnt,mp", want: "*(ro,root_squash,secure,sec=sys)", all: "crossmnt,mountpoint"},
 		{opts: "mountpoint=/mnt", want: "*(ro,root_squash,secure,sec=sys)", all: "mountpoint=/mnt"},
@@ -134,7 +135,7 @@ func TestTable(t *testing.T) {
 		"unlike":          {"/a h(async)\n\n/a g(sync)\n", "", "", "exports:3: async"},
 		"a wrong address": {"/a 10.0.0.256(rw)\n", "", "", "exports:1: client"},
 		"a wrong mask":    {"/a 10.0.0.0/255.0.255.0\n", "", "", "exports:1: client"},
-		"gss":             {"/a gss/krb5(rw)\n", "", "", "Kerberos"},
+		"gss":             {"/a gss/krb5(rw)\n", "", "", "sec=krb5 for Kerberos"},
 		"address pattern": {"/a 10.0.*(rw)\n", "", "", "exports:1: client"},
 		"continued":       {"/a \\\n h(rw) \\\n g(what)\n", "", "", "exports:3: unknown export option"},
 	} {

@@ -390,7 +390,12 @@ func TestBadInput(t *testing.T) {
 		},
 		{"a credential longer than the message", withCred(uint32(rpc.AuthSys), 300), "auth_stat 1", "rpc_bad_credential"},
 		{"a credential of 4 GiB", withCred(uint32(rpc.AuthSys), 1<<32-1), "auth_stat 1", "rpc_bad_credential"},
-		{"an unknown flavor", withCred(6, 4, 0, 0, 0, 0), "auth_stat 2", "rpc_bad_credential"},
+		{"an unknown flavor", withCred(3, 4, 0, 0, 0, 0), "auth_stat 2", "rpc_bad_credential"},
+		{"a cut credential of RPCSEC_GSS", withCred(6, 4, 0, 0, 0, 1), "auth_stat 1", "rpc_bad_credential"},
+		{
+			"a call in an unknown security context", withCred(6, 20, be(1, 0, 1, 1, 0)...), "auth_stat 13",
+			"gss_unknown_context",
+		},
 		{"a forged handle", getAttr(forged), status(nfs.ErrBadHandle), "nfs_forged_handles"},
 		{"a handle moved to another export", getAttr(other), status(nfs.ErrBadHandle), "nfs_forged_handles"},
 		{"a handle of no form", getAttr([]byte("nothing")), status(nfs.ErrBadHandle), "nfs_bad_handles"},

@@ -131,7 +131,8 @@ var law = []struct {
 	{dir: "cmd/internal/service", allow: []string{
 		"blockstore", "blockstore/posixfs", "cmd/internal/config", "cmd/internal/control", "cmd/internal/counters",
 		"cmd/internal/exports", "cmd/internal/measure", "cmd/internal/names", "cmd/internal/state",
-		"cmd/internal/telemetry", "cmd/internal/upgrade", "nfs/...", "rpcrdma/rpc", "rpcrdma/tcp", "rpcrdma/xdr",
+		"cmd/internal/telemetry", "cmd/internal/upgrade", "nfs/...", "rpcrdma/gss", "rpcrdma/rpc", "rpcrdma/tcp",
+		"rpcrdma/xdr",
 	}},
 	{dir: "cmd/internal/upgrade", allow: []string{"cmd/internal/handover"}, unix: true},
 	{dir: "cmd", allow: []string{"..."}, unix: true},

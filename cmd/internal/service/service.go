@@ -161,7 +161,7 @@ func New(c Config) (*Service, error) {
 	})
 	s.RPC = rpc.NewServer(rpc.ServerConfig{
 		Programs: s.Programs, Observer: s.Recorder, Paced: s.Table.Limited, Workers: cfg.Workers, Journal: replies,
-		Logger: c.Log.Slog("rpc"),
+		Logger: c.Log.Slog("rpc"), GSS: s.newKerberos(),
 	})
 	return s, nil
 }
