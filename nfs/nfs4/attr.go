@@ -5,10 +5,10 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// Attributes (RFC 8881 section 5, RFC 7862 section 12.2, RFC 8275, RFC 8276). A number is the bit
-// in a bitmap4. Numbers without a constant are attributes that this server does not support, such
-// as those of layouts (62 to 66), retention (69 to 73) and sec_label (80). A GETATTR of them leaves
-// them out. A SETATTR of them is ATTRNOTSUPP.
+// Attributes (RFC 8881 section 5, RFC 7862 section 12.2, RFC 8275, RFC 8276, RFC 9754). A number is
+// the bit in a bitmap4. Numbers without a constant are attributes that this server does not
+// support, such as those of layouts (62 to 66), retention (69 to 73) and sec_label (80). A GETATTR
+// of them leaves them out. A SETATTR of them is ATTRNOTSUPP.
 const (
 	AttrSupported     = 0
 	AttrType          = 1
@@ -66,13 +66,14 @@ const (
 	AttrChangeType    = 79
 	AttrModeUmask     = 81
 	AttrXattrSupport  = 82
+	AttrOpenArguments = 86
 )
 
 // lastAttr is the highest attribute number of each minor version. RFC 7530 ends with
-// mounted_on_fileid, RFC 8881 with fs_charset_cap. RFC 7862, 8275 and 8276 added those of version
-// 4.2. A client of an earlier version that asks for a later attribute gets none: its own XDR does
-// not know how long the value is.
-var lastAttr = [minorMax + 1]int{AttrMountedOn, AttrCharsetCap, AttrXattrSupport}
+// mounted_on_fileid, RFC 8881 with fs_charset_cap. RFC 7862, 8275, 8276 and 9754 added those of
+// version 4.2. A client of an earlier version that asks for a later attribute gets none: its own
+// XDR does not know how long the value is.
+var lastAttr = [minorMax + 1]int{AttrMountedOn, AttrCharsetCap, AttrOpenArguments}
 
 var (
 	// settable can be set by SETATTR. Every other supported attribute is INVAL there (RFC 8881

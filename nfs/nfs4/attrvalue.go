@@ -104,7 +104,7 @@ func encodeAttrs(e *xdr.Encoder, want Bitmap, s *subject) {
 // because the functions refer to supportedBy, and init makes that of encoders. A nil function is an
 // attribute that is write-only or not supported. Afterwards nothing changes encoders or
 // supportedBy.
-var encoders [AttrXattrSupport + 1]func(e *xdr.Encoder, s *subject)
+var encoders [AttrOpenArguments + 1]func(e *xdr.Encoder, s *subject)
 
 func init() {
 	always := func(e *xdr.Encoder, _ *subject) { e.Bool(true) }
@@ -159,6 +159,8 @@ func init() {
 		AttrCloneBlock:   func(e *xdr.Encoder, s *subject) { e.Uint32(s.limit.BlockSize) },
 		AttrChangeType:   encodeChangeType,
 		AttrXattrSupport: func(e *xdr.Encoder, s *subject) { e.Bool(s.limit.Xattrs) },
+
+		AttrOpenArguments: encodeOpenArguments,
 	}
 	for minor, last := range lastAttr {
 		for n := range last + 1 {

@@ -29,6 +29,9 @@ const (
 	// so.
 	wantWhenAvail = 0x10000
 	wantWhenFree  = 0x20000
+	// OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION: with a delegation the client needs no open (RFC
+	// 9754 section 4). Version 4.2.
+	wantXor = 0x200000
 
 	// why_no_delegation4; the others are state.WhyNot.
 	whyNotWanted     = 0
@@ -56,19 +59,21 @@ const (
 // delegation already. Package state refuses an offer if another client's open, lock or delegation
 // conflicts, or if the client's backchannel has not answered yet. OPEN succeeds in each case: a
 // delegation is only an optimization.
-func (k *compound) delegate(a *openArgs) {
+//
+// The result is the stateid of the delegation, and whether there is one.
+func (k *compound) delegate(a *openArgs) (id state.Stateid, ok bool) {
 	if k.minor == 0 {
 		k.delegate40(a)
-		return
+		return id, false
 	}
 	want := a.want & wantMask
 	switch want {
 	case WantNoDeleg:
 		k.encodeNoDelegation(whyNotWanted)
-		return
+		return id, false
 	case wantCancel:
 		k.encodeNoDelegation(whyWantCancelled)
-		return
+		return id, false
 	}
 	d := state.Delegate{File: k.file(), Write: a.access&state.Write != 0, Origin: k.origin()}
 	why := state.WhyResource
@@ -100,6 +105,15 @@ func (k *compound) delegate(a *openArgs) {
 	default:
 		k.encodeNoDelegation(uint32(why))
 	}
+	return got.ID, why == state.Given
+}
+
+// wants returns the bits of share_access beside access that a minor version has.
+func (k *compound) wants() uint32 {
+	if k.minor < 2 {
+		return wantMask | wantSignals
+	}
+	return wantMask | wantSignals | wantXor
 }
 
 // encodeNoDelegation appends an open_delegation4 that says why there is none. Two of the reasons
@@ -303,9 +317,9 @@ func (s *Server) free(now time.Time, f lock.File, by *state.Client, change, mayW
 	}
 }
 
-// beginChange is state.BeginChange, and waits up to returnWait for each return. by is the client that
-// makes the change and whose own delegation does not conflict, or nil for version 3. If held is
-// true the caller owes a state.EndChange.
+// beginChange is state.BeginChange, and waits up to returnWait for each return. by is the client
+// that makes the change and whose own delegation does not conflict, or nil for version 3. If held
+// is true the caller owes a state.EndChange.
 func (s *Server) beginChange(now time.Time, f lock.File, by *state.Client) (held, ok bool) {
 	for {
 		if held, ok = s.state.BeginChange(now, f, by); ok || !s.await(f) {

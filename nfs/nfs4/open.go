@@ -57,7 +57,7 @@ func open(k *compound) nfs.Status {
 // 7: the loop has made sure before the handler that the longest result fits into the reply.
 func (k *compound) openFile(a *openArgs) nfs.Status {
 	switch {
-	case a.access == 0, a.deny > state.Both, a.want&^(wantMask|wantSignals) != 0, a.want&wantMask > wantCancel:
+	case a.access == 0, a.deny > state.Both, a.want&^k.wants() != 0, a.want&wantMask > wantCancel:
 		return nfs.ErrInval
 	}
 	switch a.claim {
@@ -141,6 +141,7 @@ func (k *compound) openFile(a *openArgs) nfs.Status {
 	}
 	k.curID = got.ID
 	e := &k.c.Res
+	at := len(e.B)
 	EncodeStateid(e, got.ID)
 	f.change.encode(e)
 	flags := uint32(resultLocktype)
@@ -150,9 +151,19 @@ func (k *compound) openFile(a *openArgs) nfs.Status {
 	if k.minor > 0 && k.client.Answers() {
 		flags |= resultMayNotify
 	}
+	flagsAt := len(e.B)
 	e.Uint32(flags)
 	f.set.Encode(e)
-	k.delegate(a)
+	id, ok := k.delegate(a)
+	// The client asks for an open only if there is no delegation (RFC 9754 section 4). An open that
+	// the client had before stays, and so does one that denies something: a delegation denies
+	// nothing.
+	if ok && a.want&wantXor != 0 && got.New && a.deny == 0 && a.claim != ClaimPrevious {
+		k.client.Revert(&got)
+		clear(e.B[at : at+resStateid])
+		patch(e, flagsAt, flags|resultNoOpen)
+		k.curID = id
+	}
 	return nfs.OK
 }
 
@@ -377,7 +388,7 @@ func openDowngrade(k *compound) nfs.Status {
 	seq := d.Uint32()
 	access, deny := d.Uint32(), d.Uint32()
 	if k.minor > 0 {
-		access &^= wantMask | wantSignals
+		access &^= k.wants()
 	}
 	if done, st := k.takeTurn(id, state.OfOpen, seq); done {
 		return st

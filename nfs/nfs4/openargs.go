@@ -31,17 +31,37 @@ const (
 
 	// rflags of the result. OPEN4_RESULT_LOCKTYPE_POSIX says that the server splits and merges the
 	// ranges of one lock-owner, as fcntl(2) does. OPEN4_RESULT_MAY_NOTIFY_LOCK says that the server
-	// sends CB_NOTIFY_LOCK: a client then seldom polls. PRESERVE_UNLINKED is never set, because a pin
-	// of the file can fail (pin.go), and a client that sees the flag removes an open file instead of
-	// renaming it.
+	// sends CB_NOTIFY_LOCK: a client then seldom polls. PRESERVE_UNLINKED is never set, because a
+	// pin of the file can fail (pin.go), and a client that sees the flag removes an open file
+	// instead of renaming it. OPEN4_RESULT_NO_OPEN_STATEID says that there is a delegation and no
+	// open (RFC 9754 section 4).
 	resultLocktype  = 4
+	resultNoOpen    = 0x10
 	resultMayNotify = 0x20
 )
+
+// encodeOpenArguments appends open_arguments (RFC 9754 section 3): what OPEN supports, as a bitmap4
+// for each of share_access, share_deny, wants, claims and createmodes. A client uses nothing newer
+// than RFC 7862 that is not in it. The bits of wants are the bits of share_access for signals and
+// newer wants, and the number in bits 8 to 15 for others.
+func encodeOpenArguments(e *xdr.Encoder, _ *subject) {
+	const all = 1<<4 - 1
+	for _, bits := range [...]uint32{
+		all &^ 1, // READ, WRITE, BOTH
+		all,      // NONE, READ, WRITE, BOTH
+		1<<(wantAny>>8) | 1<<(WantNoDeleg>>8) | 1<<(wantCancel>>8) | wantXor,
+		1<<ClaimNull | 1<<ClaimPrevious | 1<<claimDelegCur | 1<<ClaimFH | 1<<claimDelegCurFH,
+		all, // UNCHECKED, GUARDED, EXCLUSIVE, EXCLUSIVE4_1
+	} {
+		e.Uint32(1)
+		e.Uint32(bits)
+	}
+}
 
 // openArgs is an OPEN4args:
 //
 //	seqid         uint32              version 4.0 only, ignored in a session
-//	share_access  uint32              bits 0-1 access, 8-15 want, 16 and 17 signals
+//	share_access  uint32              bits 0-1 access, 8-15 want, 16 and 17 signals, 21 XOR
 //	share_deny    uint32              0 to 3
 //	owner         uint64, opaque<>    client ID (version 4.0 only) and open-owner
 //	opentype      NOCREATE            -

@@ -533,7 +533,7 @@ func (p *reply) opened() (id state.Stateid, change changeInfo, set Bitmap) {
 	p.t.Helper()
 	id = DecodeStateid(p.Decoder)
 	change = p.change()
-	if p.rflags = p.Uint32(); p.rflags&^resultMayNotify != resultLocktype {
+	if p.rflags = p.Uint32(); p.rflags&^(resultMayNotify|resultNoOpen) != resultLocktype {
 		p.t.Errorf("flags of OPEN: %x", p.rflags)
 	}
 	set, _ = DecodeBitmap(p.Decoder)

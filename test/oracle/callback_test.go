@@ -267,3 +267,24 @@ func TestGetAttrOfWhatIsDelegated(t *testing.T) {
 		t.Errorf("%+v", k.calls[0])
 	}
 }
+
+// TestOpenXORDelegation: a delegation in the place of an open (RFC 9754), which go-xdr knows by the
+// numbers of its flags alone.
+func TestOpenXORDelegation(t *testing.T) {
+	const wantXOR, noOpen = 0x200000, 0x10
+	r := newRig(t)
+	other := r.session(2, "other")
+	fh, id := other.open(other.handle("data"), "file")
+	other.one(putFH(fh), closeOp(id))
+	r.back = &callee{t: t}
+	s := r.session(2, "owner")
+	s.one(&x4.NfsArgop4_OP_PUTROOTFH{})
+	got := get[*x4.Open4res_NFS4_OK](t,
+		s.one(putFH(fh), openOp(1|wantXOR, 0, noCreate, &x4.OpenClaim4_CLAIM_FH{}))).Resok4
+	d, ok := got.Delegation.(*x4.OpenDelegation4_OPEN_DELEGATE_READ)
+	if !ok || got.Rflags&noOpen == 0 || got.Stateid != (x4.Stateid4{}) {
+		t.Fatalf("%+v", got)
+	}
+	s.one(putFH(fh), readOp(d.Read.Stateid, 0, 10))
+	s.one(putFH(fh), &x4.NfsArgop4_OP_DELEGRETURN{Opdelegreturn: x4.Delegreturn4args{DelegStateid: d.Read.Stateid}})
+}

@@ -1,7 +1,7 @@
 # Locks of two guests, by version 4: they need no further program.
 m
 PATIENCE=120
-contend 60
+contend 15
 # Ranges: each has every other record; what one holds the other may not.
 cat >/tmp/ranges.py <<'P'
 import fcntl, os, sys
