@@ -24,11 +24,12 @@ type cache struct {
 	clean   func(*object) // syncs unstable writes
 	discard func(*object) // closes an object that has left the cache. mu is not held
 	files   *Files
+	windows *windows     // of the same store
 	size    atomic.Int64 // of byH
 }
 
-func (c *cache) init(max int, files *Files, clean, discard func(*object)) {
-	c.max, c.clean, c.discard, c.files = max, clean, discard, files
+func (c *cache) init(max int, files *Files, w *windows, clean, discard func(*object)) {
+	c.max, c.clean, c.discard, c.files, c.windows = max, clean, discard, files, w
 	files.join(c)
 	c.byH = make(map[blockstore.Handle]*object)
 	c.ends.newer, c.ends.old = &c.ends, &c.ends

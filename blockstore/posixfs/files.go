@@ -1,9 +1,11 @@
 package posixfs
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,6 +20,9 @@ type Files struct {
 	open    atomic.Int64
 	locked  atomic.Int64
 	pinned  atomic.Int64
+
+	windows     atomic.Int64 // that are mapped; see windows.go
+	windowsMost atomic.Int64
 
 	mu     sync.Mutex
 	caches []*cache
@@ -36,14 +41,56 @@ func Descriptors() int {
 // NewFiles divides a number of descriptors. Half of them is for objects, which have up to three
 // each, a sixth for files with locks, and a sixteenth for pinned files.
 func NewFiles(descriptors int) *Files {
-	return &Files{
+	f := &Files{
 		objects: max(descriptors/6, openFilesMin), locks: max(descriptors/6, openFilesMin),
 		pins: max(descriptors/16, openFilesMin),
 	}
+	f.LimitMapped(MappedDefault)
+	return f
 }
 
 // Open returns how many objects are open.
 func (f *Files) Open() int { return int(f.open.Load()) }
+
+// Mapped returns how many bytes of files are mapped, to lend them to the network. They count as
+// memory of the process (RSS) as far as they are in the page cache.
+func (f *Files) Mapped() int64 { return f.windows.Load() * windowSize }
+
+// LimitMapped bounds Mapped, for all stores together, in steps of 4 MiB up to MappedMax. With 0
+// nothing is mapped. What is mapped beyond the bound and not in use is unmapped at once.
+func (f *Files) LimitMapped(bytes int64) {
+	f.windowsMost.Store(min(max(bytes, 0), MappedMax) / windowSize)
+	f.mu.Lock()
+	caches := slices.Clone(f.caches)
+	f.mu.Unlock()
+	for _, c := range caches {
+		c.windows.mu.Lock()
+		for f.windows.Load() > f.windowsMost.Load() && c.windows.evict(time.Time{}, math.MinInt64) {
+		}
+		c.windows.mu.Unlock()
+	}
+}
+
+// addWindow counts one more window, and reports whether there may be so many.
+func (f *Files) addWindow() bool { return addBounded(&f.windows, 1, int(f.windowsMost.Load())) }
+
+// evictWindow unmaps a window of another store than w, whose mutex the caller holds, and reports
+// whether it did. It passes over stores whose mutex is held: two of them could wait for each other.
+func (f *Files) evictWindow(w *windows, now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.caches {
+		if c.windows == w || !c.windows.mu.TryLock() {
+			continue
+		}
+		done := c.windows.evict(now, c.windows.rest)
+		c.windows.mu.Unlock()
+		if done {
+			return true
+		}
+	}
+	return false
+}
 
 func (f *Files) join(c *cache) {
 	f.mu.Lock()

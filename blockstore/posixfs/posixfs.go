@@ -224,9 +224,9 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	}
 	f.pins.init(files)
 	f.root = f.newObject(id, fd, blockstore.TypeDir)
-	f.objects.init(openFiles(opts.OpenFiles), files, f.clean, f.discard)
+	f.windows.init(files)
+	f.objects.init(openFiles(opts.OpenFiles), files, &f.windows, f.clean, f.discard)
 	f.leaving.init()
-	f.windows.init()
 	f.writeRest = cmp.Or(opts.MapAfter, writeRest)
 	f.streams.init()
 	f.incarnations.init()

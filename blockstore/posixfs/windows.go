@@ -2,7 +2,6 @@ package posixfs
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -14,10 +13,8 @@ import (
 const (
 	// windowSize is the size in bytes of what is mapped at once, at multiples of it.
 	windowSize = 4 << 20
-	// windowsMax bounds the windows of a store, and so its address space. windowsTotal bounds those
-	// of all stores: a process has 65,530 mappings at most (vm.max_map_count), and needs some for
-	// itself.
-	windowsMax   = 1024
+	// windowsTotal bounds the windows of all stores: a process has 65,530 mappings at most
+	// (vm.max_map_count), and needs some for itself.
 	windowsTotal = 16 << 10
 	// mapMin is the shortest range that is lent. To copy a shorter one is as fast.
 	mapMin = 64 << 10
@@ -29,11 +26,16 @@ const (
 	writeRest = time.Second
 )
 
-// windowsOpen counts the windows of all stores.
-var windowsOpen atomic.Int64
+// MappedMax is the most bytes that the stores of a process can map.
+const MappedMax = windowsTotal * windowSize
+
+// MappedDefault is how many bytes stores map unless Files.LimitMapped says otherwise.
+const MappedDefault = 4 << 30
 
 // windows are the mapped parts of open objects.
 type windows struct {
+	files *Files // has the bound of all stores
+
 	mu   sync.Mutex
 	max  int
 	rest time.Duration // windowRest
@@ -58,8 +60,8 @@ type window struct {
 	sibling    *window   // windows.mu: the next window of the object
 }
 
-func (w *windows) init() {
-	w.max, w.rest = windowsMax, windowRest
+func (w *windows) init(files *Files) {
+	w.files, w.max, w.rest = files, windowsTotal, windowRest
 	w.byAt = make(map[windowKey]*window)
 	w.ends.newer, w.ends.old = &w.ends, &w.ends
 }
@@ -81,20 +83,17 @@ func (w *windows) take(k windowKey, fd int, now time.Time) *window {
 		x.users++
 		return x
 	}
-	if w.n >= w.max {
-		oldest := w.ends.newer
-		if oldest == &w.ends || now.Sub(oldest.since) < w.rest {
+	if w.n >= w.max && !w.evict(now, w.rest) {
+		return nil
+	}
+	if !w.files.addWindow() {
+		if !w.evict(now, w.rest) && !w.files.evictWindow(w, now) || !w.files.addWindow() {
 			return nil
 		}
-		w.unmap(oldest)
-	}
-	if windowsOpen.Add(1) > windowsTotal {
-		windowsOpen.Add(-1)
-		return nil
 	}
 	mem, err := unix.Mmap(fd, int64(k.at*windowSize), windowSize, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
-		windowsOpen.Add(-1)
+		w.files.windows.Add(-1)
 		return nil
 	}
 	x := &window{key: k, mem: mem, users: 1, sibling: k.o.windows}
@@ -116,6 +115,17 @@ func (w *windows) put(x *window) {
 	}
 }
 
+// evict unmaps the oldest window without users if it has been without them for rest, and reports
+// whether it did. mu is held.
+func (w *windows) evict(now time.Time, rest time.Duration) bool {
+	oldest := w.ends.newer
+	if oldest == &w.ends || now.Sub(oldest.since) < rest {
+		return false
+	}
+	w.unmap(oldest)
+	return true
+}
+
 // unmap unmaps a window that has no users. mu is held.
 func (w *windows) unmap(x *window) {
 	x.unlink()
@@ -127,7 +137,7 @@ func (w *windows) unmap(x *window) {
 	}
 	*p = x.sibling
 	_ = unix.Munmap(x.mem)
-	windowsOpen.Add(-1)
+	w.files.windows.Add(-1)
 	x.mem = nil
 }
 

@@ -292,17 +292,54 @@ func TestMapEviction(t *testing.T) {
 	c.Release()
 	r.count(2, 0)
 	r.f.windows.max = 3
-	windowsOpen.Add(windowsTotal)
+	files := r.f.windows.files
+	files.windows.Add(windowsTotal)
 	w, _ := r.f.Map(nil, h[1], 0, mapMin)
-	windowsOpen.Add(-windowsTotal)
+	files.windows.Add(-windowsTotal)
 	if w != nil {
 		t.Error("mapped, though other stores have so many")
 	}
 	r.count(2, 0)
 	r.close()
-	if n := windowsOpen.Load(); n != 0 {
-		t.Errorf("%d windows are counted after the end", n)
+	if n := files.Mapped(); n != 0 {
+		t.Errorf("%d bytes are counted as mapped after the end", n)
 	}
+}
+
+// TestLimitMapped: the bound of several stores holds. A store without room takes an idle window of
+// another one, and a smaller bound unmaps what is idle.
+func TestLimitMapped(t *testing.T) {
+	files := NewFiles(0)
+	a, b := newMapRig(t, Options{Files: files}), newMapRig(t, Options{Files: files})
+	if files.LimitMapped(3*windowSize + 1); files.windowsMost.Load() != 3 {
+		t.Fatalf("%d windows", files.windowsMost.Load())
+	}
+	var h [2][3]blockstore.Handle
+	for i := range 3 {
+		h[0][i] = a.make(fmt.Sprint(i), pattern(byte(i), 0, mapMin))
+		h[1][i] = b.make(fmt.Sprint(i), pattern(byte(i), 0, mapMin))
+	}
+	for i := range 3 {
+		a.mapped(h[0][i], 0, mapMin).Release()
+	}
+	a.count(3, 0)
+	inUse := b.mapped(h[1][0], 0, mapMin)
+	a.count(2, 0)
+	b.mapped(h[1][1], 0, mapMin).Release()
+	a.count(1, 0)
+	b.count(2, 1)
+	if n := files.Mapped(); n != 3*windowSize {
+		t.Errorf("%d bytes are mapped", n)
+	}
+	files.LimitMapped(0)
+	a.count(0, 0)
+	b.count(1, 1)
+	if w, _ := a.f.Map(nil, h[0][0], 0, mapMin); w != nil {
+		t.Error("mapped, though nothing may be")
+	}
+	inUse.Release()
+	files.LimitMapped(MappedDefault)
+	a.mapped(h[0][0], 0, mapMin).Release()
 }
 
 // TestMapOutlivesStore: what is lent is good after Close, as long as it is lent.

@@ -88,6 +88,8 @@ type Config struct {
 	// NFS4ClientMemory that of one host.
 	NFS4Memory       string `mapstructure:"nfs4_memory" yaml:"nfs4_memory"`
 	NFS4ClientMemory string `mapstructure:"nfs4_client_memory" yaml:"nfs4_client_memory"`
+	// MappedMemory bounds the page cache that all exports lend to RDMA, in bytes as 4G; 0 is none.
+	MappedMemory string `mapstructure:"mapped_memory" yaml:"mapped_memory"`
 	// SlowTimeout ends connections whose client takes nothing.
 	SlowTimeout time.Duration `mapstructure:"slow_timeout" yaml:"slow_timeout"`
 	// LeaseTime is how long a client of NFS version 4 may be silent before others can
@@ -175,6 +177,7 @@ func Default() *Config {
 
 		MaxClientConnections: 512,
 
+		MappedMemory:     "4G",
 		NFS4Memory:       "1G",
 		NFS4ClientMemory: "256M",
 	}
@@ -309,7 +312,7 @@ func (c *Config) Validate() error {
 	if n, err := ParseRate(c.Memory); err != nil || n < minMemory || n > maxMemory {
 		return fmt.Errorf("memory: %q is not a number of bytes from 16M to 1T", c.Memory)
 	}
-	if err := c.validateNFS4Memory(); err != nil {
+	if err := cmp.Or(c.validateMapped(), c.validateNFS4Memory()); err != nil {
 		return err
 	}
 	switch {

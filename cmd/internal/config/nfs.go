@@ -110,3 +110,31 @@ func (c *Config) validateNFS4Memory() error {
 	}
 	return nil
 }
+
+// Bounds of mapped_memory: one window of a store, and as many as a process can have
+// (posixfs.MappedMax).
+const (
+	minMapped = 4 << 20
+	maxMapped = 64 << 30
+)
+
+func parseMapped(s string) (n uint64, ok bool) {
+	if s == "0" {
+		return 0, true
+	}
+	n, err := ParseRate(s)
+	return n, err == nil && n > 0 && n <= maxMapped
+}
+
+func (c *Config) validateMapped() error {
+	if n, ok := parseMapped(c.MappedMemory); !ok || n != 0 && n < minMapped {
+		return fmt.Errorf("mapped_memory: %q is neither 0 nor a number of bytes from 4M to 64G", c.MappedMemory)
+	}
+	return nil
+}
+
+// MappedBytes is MappedMemory in bytes.
+func (c *Config) MappedBytes() int64 {
+	n, _ := parseMapped(c.MappedMemory) // Validate has seen it
+	return int64(n)
+}

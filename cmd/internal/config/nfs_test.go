@@ -81,3 +81,22 @@ func TestNFS4Memory(t *testing.T) {
 		}
 	}
 }
+
+func TestMappedMemory(t *testing.T) {
+	for in, want := range map[string]int64{"0": 0, "4M": 4 << 20, "4G": 4 << 30, "64G": 64 << 30} {
+		c := Default()
+		c.StateDir, c.Control = "/", "/"
+		c.MappedMemory = in
+		if err := c.Validate(); err != nil || c.MappedBytes() != want {
+			t.Errorf("%q: %d, %v", in, c.MappedBytes(), err)
+		}
+	}
+	for _, in := range []string{"", "1M", "65G", "-1", "much"} {
+		c := Default()
+		c.StateDir, c.Control = "/", "/"
+		c.MappedMemory = in
+		if err := c.Validate(); err == nil {
+			t.Errorf("%q is a bound", in)
+		}
+	}
+}

@@ -116,6 +116,10 @@ var settings = []Setting{
 		"`BYTES` of memory for RDMA, such as 512M",
 		"bytes of memory that all connections over RDMA share, such as `512M`, at least `16M`; taken from the "+
 			"system when used"),
+	row("mapped_memory", atReload, "tuning.md#what-top-and-ps-show",
+		"`BYTES` of page cache that exports lend to RDMA, such as 4G (0: none)",
+		"bytes of page cache that all exports together lend to RDMA, such as `4G`, at most `64G`; `0` is none. They "+
+			"count as memory of the process"),
 	row("nfs4_memory", atStart, "tuning.md#state-of-version-4",
 		"`BYTES` that clients of version 4 can make the server remember, such as 1G",
 		"bytes that clients of version 4 can make the server remember: clients, sessions with their replies, "+

@@ -152,6 +152,8 @@ type Status struct {
 	TLS *TLS `json:"tls,omitempty"`
 	// NFS4Memory is the state of clients of version 4.
 	NFS4Memory NFS4Memory `json:"nfs4_memory"`
+	// Process is the memory of the process.
+	Process ProcessMemory `json:"process_memory"`
 }
 
 // Provider is a provider of RDMA.
@@ -244,6 +246,7 @@ type Stats struct {
 	Memory Memory `json:"memory"`
 	// NFS4Memory is the state of clients of version 4.
 	NFS4Memory NFS4Memory        `json:"nfs4_memory"`
+	Process    ProcessMemory     `json:"process_memory"`
 	Events     map[string]uint64 `json:"events"` // what was not as usual, but not wrong, by kind; zeros left out
 	// Procs are the calls served, keyed "nfs3.READ".
 	Procs map[string]Proc `json:"procs"`
@@ -259,6 +262,19 @@ type Memory struct {
 	Peak     int `json:"peak"`     // the most of both together
 	Waiting  int `json:"waiting"`  // connections that wait for memory
 	Share    int `json:"share"`    // credits of each connection when memory is short
+}
+
+// ProcessMemory is the memory of the process as the kernel counts it (proc_pid_status(5)), in bytes.
+type ProcessMemory struct {
+	Resident int64 `json:"resident"` // RSS, as top and ps show it
+	Own      int64 `json:"own"`      // of Resident, what the kernel can only swap out
+	// Lent is the rest, as far as it can be page cache that is mapped to be lent to RDMA. The kernel
+	// takes it back when it needs memory.
+	Lent int64 `json:"lent"`
+	// Mapped is how much of files is mapped for that, whether it is in memory or not, and Limit is the
+	// setting mapped_memory.
+	Mapped int64 `json:"mapped"`
+	Limit  int64 `json:"mapped_limit"`
 }
 
 // NFS4Memory is the memory for the state of clients of version 4, in bytes.

@@ -41,7 +41,9 @@ type fake struct {
 }
 
 func (f *fake) Status() control.Status {
-	return control.Status{State: control.StateRunning, Problems: []string{"export /x: gone"}}
+	return control.Status{Process: control.ProcessMemory{
+		Resident: 5 << 30, Own: 1 << 30, Lent: 4 << 30, Mapped: 4 << 30, Limit: 4 << 30,
+	}, State: control.StateRunning, Problems: []string{"export /x: gone"}}
 }
 func (f *fake) Config() ([]byte, error)   { return nil, nil }
 func (f *fake) Exports() []control.Export { return f.exports }
@@ -273,6 +275,8 @@ func TestCommands(t *testing.T) {
 		want string
 	}{
 		{[]string{"status"}, 0, "export /x: gone"},
+		{[]string{"status"}, 0, "5.0 GiB (RES of top, RSS of ps): 1.0 GiB of its own, 4.0 GiB of page cache that it lends"},
+		{[]string{"status"}, 0, "at most 4.0 GiB (mapped_memory)"},
 		{[]string{"status", "-o", "yaml"}, 0, "state: running\n"},
 		{[]string{"stats"}, 0, "nfs3.READ"},
 		{[]string{"stats", "-o", "json"}, 0, `"rdma_write_bytes": 12`},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/top"
 )
 
 func (t *tool) status() *cobra.Command {
@@ -29,6 +30,7 @@ func (t *tool) status() *cobra.Command {
 			fmt.Fprintf(w, "log level\t%s\nexports\t%d\nports\t%d\nclients\t%d\ndevices\t%s\n",
 				s.LogLevel, s.Exports, s.Ports, s.Clients, dash(strings.Join(s.Devices, " ")))
 			fmt.Fprintf(w, "NFS version 4 state\t%d of %d bytes\n", s.NFS4Memory.Bytes, s.NFS4Memory.Limit)
+			printMemory(w, &s.Process)
 			for _, p := range s.Providers {
 				fmt.Fprintf(w, "RDMA provider\t%s\n", strings.TrimSuffix(p.Name+": "+p.Error, ": "))
 			}
@@ -37,6 +39,22 @@ func (t *tool) status() *cobra.Command {
 			}
 		}),
 	}
+}
+
+// printMemory says what of the memory that top and ps show for the server is its own.
+func printMemory(w io.Writer, m *control.ProcessMemory) {
+	if m.Resident == 0 {
+		return // an earlier server
+	}
+	size := func(n int64) string { return top.Size(uint64(max(n, 0))) }
+	fmt.Fprintf(w, "memory\t%s (RES of top, RSS of ps): %s of its own, %s of page cache that it lends\n",
+		size(m.Resident), size(m.Own), size(m.Lent))
+	if m.Limit == 0 {
+		fmt.Fprintf(w, "page cache lent\tnone (mapped_memory is 0)\n")
+		return
+	}
+	fmt.Fprintf(w, "page cache lent\t%s mapped, at most %s (mapped_memory); the kernel takes it back when it needs "+
+		"memory\n", size(m.Mapped), size(m.Limit))
 }
 
 func (t *tool) clients() *cobra.Command {

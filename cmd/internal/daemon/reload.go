@@ -53,6 +53,7 @@ func (d *Daemon) reload() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cfg.Store(cfg)
+	d.LimitMapped(cfg.MappedBytes())
 	if err := errors.Join(d.tls.Apply(cfg), d.applyOTLP(cfg), d.devices.ApplyPKeys(), d.ApplyExports(false),
 		d.ApplyPorts(false)); err != nil {
 		return fmt.Errorf("the new configuration is in force, except: %w", err)

@@ -28,6 +28,7 @@ func (d *Daemon) Status() control.Status {
 		TLS:           d.tls.Status(),
 		Providers:     d.devices.Providers(),
 		NFS4Memory:    d.NFS4Memory(),
+		Process:       d.ProcessMemory(),
 	}
 	if d.draining.Load() {
 		s.State = control.StateDraining

@@ -12,7 +12,7 @@ const CountHostConflicts = "host_lock_conflicts"
 // AddStats adds what the service counts: procedures, operations, errors and the memory of version
 // 4. It does the same for another RPC server.
 func (s *Service) AddStats(to *control.Stats, other *rpc.Server) {
-	to.NFS4Memory = s.NFS4Memory()
+	to.NFS4Memory, to.Process = s.NFS4Memory(), s.ProcessMemory()
 	to.Procs = make(map[string]control.Proc)
 	for _, srv := range []*rpc.Server{s.RPC, other} {
 		st := srv.Stats()

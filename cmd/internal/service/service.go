@@ -163,6 +163,7 @@ func New(c Config) (*Service, error) {
 		Programs: s.Programs, Observer: s.Recorder, Paced: s.Table.Limited, Workers: cfg.Workers, Journal: replies,
 		Logger: c.Log.Slog("rpc"), GSS: s.newKerberos(),
 	})
+	s.LimitMapped(cfg.MappedBytes())
 	return s, nil
 }
 

@@ -226,7 +226,7 @@ func (m *Model) header() []string {
 			amount(v.Total.Ops), megabytes(v.Total.In), megabytes(v.Total.Out), micros(v.Total.Mean),
 			micros(v.Total.P99), amount(v.Total.Failed)),
 		fmt.Sprintf("in progress %s  waiting %d  workers %d/%d  credits %d/%d  memory %s",
-			small(v.Total.Depth), s.Queued, s.WorkersBusy, s.Workers, s.CreditsInUse, s.Credits, size(s.Memory)),
+			small(v.Total.Depth), s.Queued, s.WorkersBusy, s.Workers, s.CreditsInUse, s.Credits, Size(s.Memory)),
 		fmt.Sprintf("rdma write %s MB/s  read %s MB/s  retransmits %s/s  errors %s/s",
 			megabytes(v.RDMAWritten), megabytes(v.RDMARead), amount(v.Retransmits), amount(v.Errors)),
 		fmt.Sprintf("connections %d rdma, %d tcp  nfs4 clients %d  sessions %d, %d busy  opens %d",

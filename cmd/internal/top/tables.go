@@ -222,7 +222,7 @@ func small(x float64) string {
 }
 
 // size is an amount of memory.
-func size(n uint64) string {
+func Size(n uint64) string {
 	switch {
 	case n < 1<<10:
 		return fmt.Sprintf("%d B", n)
