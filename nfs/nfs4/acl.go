@@ -6,6 +6,7 @@ import (
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/acl"
+	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
@@ -32,8 +33,9 @@ func aclsOf(x *nfs.Export) blockstore.ACLs {
 // attrSet has the attributes that a client sets. It belongs to one operation.
 type attrSet struct {
 	blockstore.SetAttr
-	umask uint32  // of mode_umask; prepareNew applies it to the mode
-	acl   *aclSet // nil: no ACL is set
+	umask uint32      // of mode_umask; prepareNew applies it to the mode
+	deleg state.Times // of the client's delegation
+	acl   *aclSet     // nil: no ACL is set
 }
 
 // aclSet is an ACL that a client sets: its ACEs, and the POSIX ACLs that prepare made of them.

@@ -66,6 +66,8 @@ const (
 	AttrChangeType    = 79
 	AttrModeUmask     = 81
 	AttrXattrSupport  = 82
+	AttrDelegAccess   = 84
+	AttrDelegModify   = 85
 	AttrOpenArguments = 86
 )
 
@@ -79,15 +81,19 @@ var (
 	// settable can be set by SETATTR. Every other supported attribute is INVAL there (RFC 8881
 	// section 5.5).
 	settable = BitmapOf(AttrSize, AttrACL, AttrMode, AttrOwner, AttrOwnerGroup, AttrTimeAccSet, AttrTimeModSet)
+	// settableBack can be set by SETATTR. The holder of a delegation with times gives them back
+	// (RFC 9754 section 5).
+	settableBack = settable.or(delegTimes)
+	delegTimes   = BitmapOf(AttrDelegAccess, AttrDelegModify)
 	// settableNew can be set at creation. mode_umask has a meaning only there (RFC 8275).
 	settableNew = settable.or(BitmapOf(AttrModeUmask))
 	// settableExcl can be set by an exclusive create. It has no times, because the store writes the
 	// verifier into them (RFC 8881 section 18.16.4). suppattr_exclcreat has this set. The Linux
 	// client sets the times by a SETATTR afterwards.
 	settableExcl = settableNew.without(BitmapOf(AttrTimeAccSet, AttrTimeModSet))
-	// writeOnly cannot be read: GETATTR, READDIR, VERIFY and NVERIFY of one of them are INVAL (RFC
-	// 8881 section 5.5).
-	writeOnly = BitmapOf(AttrTimeAccSet, AttrTimeModSet, AttrModeUmask)
+	// writeOnly cannot be read, but from a client with a delegation: GETATTR, READDIR, VERIFY and
+	// NVERIFY of one of them are INVAL (RFC 8881 section 5.5).
+	writeOnly = BitmapOf(AttrTimeAccSet, AttrTimeModSet, AttrModeUmask).or(delegTimes)
 	// ofStat needs the store's Stat, ofQuota its Quota. A GETATTR without them makes neither call.
 	// The limits of quota are in both, as the space that is left on the file system bounds them
 	// too.

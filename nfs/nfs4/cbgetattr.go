@@ -49,6 +49,7 @@ type asking struct {
 // shown to other clients, and never written to the store.
 type fileState struct {
 	change, size uint64
+	times        state.Times // of a delegation with times
 	ok           bool
 }
 
@@ -57,7 +58,15 @@ func (a *asking) refers() *state.Origin { return &a.Origin }
 
 func (a *asking) encode(s *Server, e *xdr.Encoder) {
 	s.encodeFile(e, &a.File)
-	BitmapOf(AttrChange, AttrSize).Encode(e)
+	a.attrs().Encode(e)
+}
+
+// attrs are what the client is asked for.
+func (a *asking) attrs() Bitmap {
+	if a.Times {
+		return BitmapOf(AttrChange, AttrSize).or(delegTimes)
+	}
+	return BitmapOf(AttrChange, AttrSize)
 }
 
 // answered implements request. It can run on a transport's loop, so it must not wait for the reader
@@ -65,7 +74,7 @@ func (a *asking) encode(s *Server, e *xdr.Encoder) {
 func (a *asking) answered(_ *Server, received bool, st nfs.Status, d *xdr.Decoder) {
 	var f fileState
 	if received && st == nfs.OK {
-		f = decodeFileState(d)
+		f = decodeFileState(d, a.attrs())
 	}
 	select {
 	case a.answer <- f:
@@ -73,16 +82,26 @@ func (a *asking) answered(_ *Server, received bool, st nfs.Status, d *xdr.Decode
 	}
 }
 
-// decodeFileState reads a fattr4 of change and size. Other attributes, a missing one, or bytes
-// behind the values make ok false: the server has asked for exactly these two.
-func decodeFileState(d *xdr.Decoder) (f fileState) {
+// decodeFileState reads a fattr4 of change and size, and of the times if the server has asked for
+// them. Other attributes, a missing change or size, or bytes behind the values make ok false.
+func decodeFileState(d *xdr.Decoder, asked Bitmap) (f fileState) {
 	got, more := DecodeBitmap(d)
 	vals := xdr.NewDecoder(d.Opaque(fattrMax))
-	if d.Err() != nil || more || got != BitmapOf(AttrChange, AttrSize) {
+	must := BitmapOf(AttrChange, AttrSize)
+	if d.Err() != nil || more || got.and(must) != must || !got.without(asked).empty() {
 		return f
 	}
-	f.change, f.size = vals.Uint64(), vals.Uint64()
-	f.ok = vals.Err() == nil && vals.Remaining() == 0
+	f.change, f.size, f.ok = vals.Uint64(), vals.Uint64(), true
+	one := func(n int) *time.Time {
+		if !got.Has(n) {
+			return nil
+		}
+		t, ok := decodeTime(&vals)
+		f.ok = f.ok && ok
+		return &t
+	}
+	f.times = state.Times{Access: one(AttrDelegAccess), Modify: one(AttrDelegModify)}
+	f.ok = f.ok && vals.Err() == nil && vals.Remaining() == 0
 	return f
 }
 
@@ -130,8 +149,8 @@ func (k *compound) current(want Bitmap) (n knowledge, st nfs.Status) {
 	return n, nfs.ErrJukebox
 }
 
-// apply puts the answer of the client into the attributes. The answer has no times, so the server
-// makes them up (RFC 8881 section 10.4.3). c is the change attribute of the file when the client
+// apply puts the answer of the client into the attributes. An answer without times has them made up
+// by the server (RFC 8881 section 10.4.3). c is the change attribute of the file when the client
 // got the delegation:
 //
 //	answer      change attribute                        size      ctime, mtime
@@ -150,9 +169,18 @@ func (n *knowledge) apply(now time.Time, s *subject) {
 		return
 	}
 	change, modified := n.w.Change(now, s.change, n.change)
-	if !modified {
+	if modified {
+		at := time.Unix(0, int64(change))
+		s.change, s.attr.Size, s.attr.Ctime, s.attr.Mtime = change, n.size, at, at
+	}
+	if !n.w.Times {
 		return
 	}
-	at := time.Unix(0, int64(change))
-	s.change, s.attr.Size, s.attr.Ctime, s.attr.Mtime = change, n.size, at, at
+	t := n.w.Reported(now, n.times)
+	if t.Access != nil {
+		s.attr.Atime = *t.Access
+	}
+	if t.Modify != nil {
+		s.attr.Mtime = *t.Modify
+	}
 }

@@ -17,6 +17,14 @@ func fileStateArgs(change, size uint64) args {
 	return attrs(BitmapOf(AttrChange, AttrSize), change, size)
 }
 
+// timedStateArgs is fileStateArgs with times.
+func timedStateArgs(change, size uint64, access, modify time.Time) args {
+	return attrs(BitmapOf(AttrChange, AttrSize).or(delegTimes), change, size, timeArgs(access), timeArgs(modify))
+}
+
+// timeArgs is an nfstime4.
+func timeArgs(t time.Time) args { return func(e *xdr.Encoder) { EncodeTime(e, t) } }
+
 // writerRig is a rig with a client that has a file delegated for writing, and another one.
 func writerRig(t *testing.T) (r *rig, ca *callee, a, b *sess, fh []byte, deleg state.Stateid) {
 	r = newRig(t)
@@ -190,9 +198,17 @@ func FuzzFileState(f *testing.F) {
 	fileStateArgs(1, 2)(&e)
 	f.Add(e.B)
 	f.Add(e.B[:len(e.B)-4])
+	var times xdr.Encoder
+	timedStateArgs(1, 2, time.Unix(3, 4), time.Unix(5, 6))(&times)
+	f.Add(times.B)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := xdr.NewDecoder(b)
-		got := decodeFileState(&d)
+		asked := BitmapOf(AttrChange, AttrSize)
+		if got := decodeFileState(&d, asked.or(delegTimes)); got.ok && got.times != (state.Times{}) {
+			return
+		}
+		d = xdr.NewDecoder(b)
+		got := decodeFileState(&d, asked)
 		if !got.ok {
 			return
 		}

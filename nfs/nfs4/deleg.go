@@ -16,6 +16,10 @@ const (
 	delegRead    = 1
 	delegWrite   = 2
 	DelegNoneExt = 3 // from version 4.1 on: none, with the reason
+	// OPEN_DELEGATE_READ_ATTRS_DELEG and OPEN_DELEGATE_WRITE_ATTRS_DELEG: with times. The first one
+	// is not given.
+	delegReadTimes  = 4
+	delegWriteTimes = 5
 
 	// OPEN4_SHARE_ACCESS_WANT_*, bits of share_access. Version 4.0 answers INVAL to them.
 	wantMask    = 0xff00
@@ -32,6 +36,9 @@ const (
 	// OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION: with a delegation the client needs no open (RFC
 	// 9754 section 4). Version 4.2.
 	wantXor = 0x200000
+	// OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS: with a delegation for writing the client keeps the
+	// times of the file, too (RFC 9754 section 5). Version 4.2.
+	wantTimes = 0x100000
 
 	// why_no_delegation4; the others are state.WhyNot.
 	whyNotWanted     = 0
@@ -75,7 +82,9 @@ func (k *compound) delegate(a *openArgs) (id state.Stateid, ok bool) {
 		k.encodeNoDelegation(whyWantCancelled)
 		return id, false
 	}
-	d := state.Delegate{File: k.file(), Write: a.access&state.Write != 0, Origin: k.origin()}
+	d := state.Delegate{
+		File: k.file(), Write: a.access&state.Write != 0, Origin: k.origin(), Times: a.want&wantTimes != 0,
+	}
 	why := state.WhyResource
 	var got state.Delegated
 	switch a.claim {
@@ -92,8 +101,10 @@ func (k *compound) delegate(a *openArgs) (id state.Stateid, ok bool) {
 			got, why = k.give(&d)
 		}
 	case ClaimPrevious:
-		if a.deleg == delegRead || a.deleg == delegWrite {
-			d.Write, d.Reclaim = a.deleg == delegWrite, true
+		switch a.deleg {
+		case delegRead, delegReadTimes, delegWrite, delegWriteTimes:
+			d.Write, d.Reclaim = a.deleg == delegWrite || a.deleg == delegWriteTimes, true
+			d.Times = a.deleg == delegWriteTimes && k.minor >= 2
 			got, why = k.give(&d)
 		}
 	}
@@ -113,7 +124,7 @@ func (k *compound) wants() uint32 {
 	if k.minor < 2 {
 		return wantMask | wantSignals
 	}
-	return wantMask | wantSignals | wantXor
+	return wantMask | wantSignals | wantTimes | wantXor
 }
 
 // encodeNoDelegation appends an open_delegation4 that says why there is none. Two of the reasons
@@ -131,7 +142,7 @@ func (k *compound) encodeNoDelegation(why uint32) {
 // encodeDelegation appends an open_delegation4 with a delegation:
 //
 //	READ    stateid, recall, nfsace4
-//	WRITE   stateid, recall, nfs_space_limit4, nfsace4
+//	WRITE   stateid, recall, nfs_space_limit4, nfsace4; also with times (RFC 9754)
 //
 // recall is false: a delegation that conflicts already is not granted at all.
 func (k *compound) encodeDelegation(got *state.Delegated) {
@@ -143,7 +154,11 @@ func (k *compound) encodeDelegation(got *state.Delegated) {
 		k.encodeEmptyACE()
 		return
 	}
-	e.Uint32(delegWrite)
+	if got.Times {
+		e.Uint32(delegWriteTimes)
+	} else {
+		e.Uint32(delegWrite)
+	}
 	EncodeStateid(e, got.ID)
 	e.Bool(false)
 	// nfs_space_limit4 of 0 bytes: the server reserves no space. The client has to write back all
@@ -169,7 +184,7 @@ func (k *compound) give(d *state.Delegate) (state.Delegated, state.WhyNot) {
 		if err != nil {
 			return state.Delegated{}, state.WhyResource
 		}
-		d.Change = changeOf(&a)
+		d.Change, d.Accessed, d.Modified = changeOf(&a), a.Atime.UnixNano(), a.Mtime.UnixNano()
 	}
 	got, why := k.client.Delegate(k.now, d)
 	if why == state.Given && !k.lease(d, got.ID) {

@@ -49,7 +49,7 @@ func encodeOpenArguments(e *xdr.Encoder, _ *subject) {
 	for _, bits := range [...]uint32{
 		all &^ 1, // READ, WRITE, BOTH
 		all,      // NONE, READ, WRITE, BOTH
-		1<<(wantAny>>8) | 1<<(WantNoDeleg>>8) | 1<<(wantCancel>>8) | wantXor,
+		1<<(wantAny>>8) | 1<<(WantNoDeleg>>8) | 1<<(wantCancel>>8) | wantTimes | wantXor,
 		1<<ClaimNull | 1<<ClaimPrevious | 1<<claimDelegCur | 1<<ClaimFH | 1<<claimDelegCurFH,
 		all, // UNCHECKED, GUARDED, EXCLUSIVE, EXCLUSIVE4_1
 	} {
@@ -61,7 +61,7 @@ func encodeOpenArguments(e *xdr.Encoder, _ *subject) {
 // openArgs is an OPEN4args:
 //
 //	seqid         uint32              version 4.0 only, ignored in a session
-//	share_access  uint32              bits 0-1 access, 8-15 want, 16 and 17 signals, 21 XOR
+//	share_access  uint32              bits 0-1 access, 8-15 want, 16 and 17 signals, 20 times, 21 XOR
 //	share_deny    uint32              0 to 3
 //	owner         uint64, opaque<>    client ID (version 4.0 only) and open-owner
 //	opentype      NOCREATE            -

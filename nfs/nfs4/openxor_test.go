@@ -104,7 +104,7 @@ func TestOpenArguments(t *testing.T) {
 			}
 			got = append(got, d.Uint32())
 		}
-		want := []uint32{0b1110, 0b1111, 1<<3 | 1<<4 | 1<<5 | 1<<21, 0b110111, 0b1111}
+		want := []uint32{0b1110, 0b1111, 1<<3 | 1<<4 | 1<<5 | 1<<20 | 1<<21, 0b110111, 0b1111}
 		if d.Err() != nil || !slices.Equal(got, want) {
 			t.Errorf("%v: %b", path, got)
 		}

@@ -551,11 +551,11 @@ func (p *reply) delegation() {
 		if why := state.WhyNot(p.why); why == state.WhyContention || why == state.WhyResource {
 			p.Bool()
 		}
-	case delegRead, delegWrite:
+	case delegRead, delegWrite, delegWriteTimes:
 		p.deleg = DecodeStateid(p.Decoder)
 		p.delegKind = deleg
 		p.recall = p.Bool()
-		if deleg == delegWrite {
+		if deleg != delegRead {
 			if kind, size := p.Uint32(), p.Uint64(); kind != 1 || size != 0 {
 				p.t.Errorf("space of %d of kind %d", size, kind)
 			}

@@ -28,7 +28,7 @@ func setAttr(k *compound) nfs.Status {
 	}
 	id := k.stateid(DecodeStateid(&k.c.Args))
 	from := k.c.Args
-	s, set, st := k.decodeSetAttr(settable)
+	s, set, st := k.decodeSetAttr(settableBack)
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
@@ -38,11 +38,18 @@ func setAttr(k *compound) nfs.Status {
 	if st == nfs.OK && s.Size != nil {
 		st = k.mayResize(id)
 	}
+	var times state.Times
+	if st == nfs.OK {
+		times, st = k.mayGiveBack(id, s.deleg)
+	}
 	// mayResize has reserved the file already if the stateid is a special one.
 	if st == nfs.OK && len(k.inChange) == 0 {
 		st = k.beginChange(k.file())
 	}
 	if st != nfs.OK {
+		return st
+	}
+	if st = k.setDelegTimes(times); st != nfs.OK {
 		return st
 	}
 	dir, who := false, k.who(&k.cur)
@@ -63,7 +70,7 @@ func setAttr(k *compound) nfs.Status {
 		set.Encode(&k.c.Res)
 		return nfs.OK
 	}
-	if s.acl == nil || s.SetAttr != (blockstore.SetAttr{}) {
+	if s.acl == nil && s.deleg == (state.Times{}) || s.SetAttr != (blockstore.SetAttr{}) {
 		if _, err := k.cur.x.FS.SetAttr(who, k.cur.h, &s.SetAttr, nil); err != nil {
 			return nfs.StatusOf(err)
 		}
@@ -182,6 +189,16 @@ func (k *compound) decodeSetAttr(allowed Bitmap) (s attrSet, set Bitmap, st nfs.
 			s.AtimeHow, s.Atime = decodeSetTime(&vals, fault)
 		case AttrTimeModSet:
 			s.MtimeHow, s.Mtime = decodeSetTime(&vals, fault)
+		case AttrDelegAccess, AttrDelegModify:
+			t, ok := decodeTime(&vals)
+			if !ok {
+				fault(nfs.ErrInval)
+			}
+			if n == AttrDelegAccess {
+				s.deleg.Access = &t
+			} else {
+				s.deleg.Modify = &t
+			}
 		}
 	})
 	if whole && (vals.Err() != nil || vals.Remaining() != 0) {

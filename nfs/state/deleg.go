@@ -45,13 +45,13 @@ type deleg struct {
 	c *Client
 	delegRecord
 
-	// leave is called once when the delegation ends: it gives up the lease of the host's kernel. The
-	// client's mu guards it.
+	// leave is called once when the delegation ends: it gives up the lease of the host's kernel.
+	// The client's mu guards it.
 	leave func()
 
 	// until is when the server revokes a recalled delegation, in Unix nanoseconds; 0: it is not
-	// recalled. The file's shard guards changes from 0. Later changes are made under the client's mu
-	// (io), so the two locks need not be held together.
+	// recalled. The file's shard guards changes from 0. Later changes are made under the client's
+	// mu (io), so the two locks need not be held together.
 	until atomic.Int64
 
 	// The file's shard guards these.
@@ -69,11 +69,15 @@ type delegRecord struct {
 	Origin Origin
 	Given  int64 // when, in Unix nanoseconds
 	// Change is the change attribute of the file when the client got the delegation. A holder whose
-	// CB_GETATTR reply has another one has modified the file (RFC 8881 section 10.4.3). It counts for
-	// write delegations only.
+	// CB_GETATTR reply has another one has modified the file (RFC 8881 section 10.4.3). It counts
+	// for write delegations only.
 	Change uint64
+	Times  bool // the client has the times of the file, too
 
-	// The client's mu guards these.
+	// The client's mu guards these. Accessed and Modified are the times of the file when the client
+	// got the delegation, or those that it has set since, in Unix nanoseconds.
+	Accessed, Modified int64
+
 	Pinned  bool // Config.Unpin is called when the delegation ends
 	Revoked bool // only the stateid is left, until FREE_STATEID; never set in version 4.0
 
@@ -111,8 +115,9 @@ const (
 	// answer, or answered an error. A conflicting client repeats its request after each DELAY, and
 	// each of its requests would otherwise send another callback.
 	recallAgain = time.Second
-	// extensions is for how many leases, counted from the recall, a client may go on writing back its
-	// cache. Without this bound one WRITE for each lease would keep others from the file for ever.
+	// extensions is for how many leases, counted from the recall, a client may go on writing back
+	// its cache. Without this bound one WRITE for each lease would keep others from the file for
+	// ever.
 	extensions = 4
 	// recentMax bounds delegShard.recent: the files of a shard that are not delegated for a while.
 	recentMax = 256
@@ -126,8 +131,8 @@ type delegShard struct {
 	m        map[lock.File][]*deleg // without the revoked ones
 	changing map[lock.File]int      // calls of BeginChange without their EndChange
 	recent   map[lock.File]int64    // time of the last recall, in Unix nanoseconds
-	// watch has one channel for each file whose return somebody waits for. The end of any delegation
-	// of the file closes and removes it (unshareDeleg).
+	// watch has one channel for each file whose return somebody waits for. The end of any
+	// delegation of the file closes and removes it (unshareDeleg).
 	watch map[lock.File]chan struct{}
 }
 

@@ -18,6 +18,11 @@ type Delegate struct {
 	Origin  Origin
 	// Change is the file's change attribute before the grant. It counts for write delegations only.
 	Change uint64
+	// Times: the client is to have the times of the file, too (RFC 9754 section 5). Accessed and
+	// Modified are those before the grant, in Unix nanoseconds. They count for write delegations
+	// only.
+	Times              bool
+	Accessed, Modified int64
 	// By is the turn of the OPEN, in version 4.0; nil in later versions.
 	By *Turn
 }
@@ -26,6 +31,7 @@ type Delegate struct {
 type Delegated struct {
 	ID    Stateid
 	Write bool
+	Times bool
 	// Crowded: there is hardly room for more, given or not; see RecallAny.
 	Crowded bool
 }
@@ -69,8 +75,8 @@ const (
 // A refusal is no error: the OPEN succeeds without a delegation.
 func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot) {
 	whole := lock.Lock{Owner: lock.Owner{Client: c.name}, End: lock.ToEnd, Exclusive: a.Write}
-	// The client locks a delegated file without calling the server. So it gets no delegation while a
-	// lock of the host conflicts. The host is asked before any lock of this package is taken.
+	// The client locks a delegated file without calling the server. So it gets no delegation while
+	// a lock of the host conflicts. The host is asked before any lock of this package is taken.
 	if c.s.delegs.possible.Load() && c.s.cfg.Locks.OnHost() {
 		if _, ok := c.s.cfg.Locks.Probe(a.File, whole); !ok {
 			return res, WhyContention
@@ -89,8 +95,8 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	case d != nil && !a.Write && d.Write:
 		return res, WhyDowngrade
 	case d != nil || c.revoked > 0:
-		// One delegation of a file for each client: a second stateid would have to be recalled, too.
-		// A client that ignores its revoked stateids would collect them without end.
+		// One delegation of a file for each client: a second stateid would have to be recalled,
+		// too. A client that ignores its revoked stateids would collect them without end.
 		return res, WhyResource // there is one already, or the client has one to give up first
 	}
 	live, proven := c.calledBack()
@@ -102,6 +108,7 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	}
 	d := &deleg{c: c, delegRecord: delegRecord{
 		File: a.File, Write: a.Write, Origin: a.Origin, Change: a.Change, Given: now.UnixNano(), Seq: 1,
+		Times: a.Write && a.Times, Accessed: a.Accessed, Modified: a.Modified,
 	}}
 	// From here on the shard's lock is held, so that no open, reservation or change of the file can
 	// come between the checks and the grant.
@@ -136,7 +143,7 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	d.Num = c.number(d)
 	c.addDeleg(sh, d)
 	s.delegs.given.Add(1)
-	res.ID, res.Write = c.stateid(d.Num, d.Seq), d.Write
+	res.ID, res.Write, res.Times = c.stateid(d.Num, d.Seq), d.Write, d.Times
 	return res, Given
 }
 
@@ -249,7 +256,8 @@ func (c *Client) revoke(d *deleg) {
 		return
 	}
 	if c.v40 != nil {
-		// Version 4.0 has neither FREE_STATEID nor the flag: the client learns of it by BAD_STATEID.
+		// Version 4.0 has neither FREE_STATEID nor the flag: the client learns of it by
+		// BAD_STATEID.
 		c.dropDeleg(d)
 		c.s.delegs.revoked.Add(1)
 		return

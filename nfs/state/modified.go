@@ -3,6 +3,7 @@ package state
 import (
 	"time"
 
+	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
 )
 
@@ -15,7 +16,8 @@ import (
 //	  |                |<--change, size --------------|   or no answer: CB_RECALL
 //	  |<--attributes---|
 //
-// The answer has a size and a change attribute, but no times. The server makes the times up.
+// The answer has a size and a change attribute. It has times only if the client got the delegation
+// with times; otherwise the server makes them up.
 
 // Writer is a client with a write delegation of a file, and where to send CB_GETATTR. The
 // delegation may end while the callback is under way; a Writer stays valid, but its answer is of no
@@ -24,6 +26,7 @@ type Writer struct {
 	Client *Client
 	File   lock.File
 	Origin Origin
+	Times  bool // the client has the times of the file, too
 
 	d *deleg
 }
@@ -43,10 +46,60 @@ func (s *Server) Writer(now time.Time, f lock.File, by *Client) (w Writer, ok bo
 	defer sh.mu.Unlock()
 	for _, d := range sh.deleg.m[f] {
 		if d.Write && d.c != by && !d.Recalled && !d.c.expired(now) {
-			return Writer{Client: d.c, File: f, Origin: d.Origin, d: d}, true
+			return Writer{Client: d.c, File: f, Origin: d.Origin, Times: d.Times, d: d}, true
 		}
 	}
 	return w, false
+}
+
+// Times are times of a file that a client has set or reported by a delegation with times. A nil
+// pointer is a time that the client has not named, or that does not count.
+type Times struct{ Access, Modify *time.Time }
+
+// vet drops times that are before those that the delegation has, and moves times of the future to
+// now: the clock of the client may be wrong (RFC 9754 section 5). Call with the client's mu held.
+func (d *deleg) vet(now time.Time, t Times) Times {
+	one := func(t *time.Time, least int64) *time.Time {
+		if t != nil && t.After(now) {
+			t = &now
+		}
+		if t != nil && t.Before(time.Unix(0, least)) {
+			return nil
+		}
+		return t
+	}
+	return Times{one(t.Access, d.Accessed), one(t.Modify, d.Modified)}
+}
+
+// SetTimes is a SETATTR of time_deleg_access and time_deleg_modify with the stateid of a
+// delegation. It returns the times to be set. now is the clock of file times. A delegation without
+// times is BAD_STATEID. A delegation that is being recalled counts: the client sets the times
+// before it returns the delegation.
+func (c *Client) SetTimes(now time.Time, id Stateid, f lock.File, t Times) (Times, nfs.Status) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d, st := c.findDeleg(id, f)
+	switch {
+	case st != nfs.OK:
+		return Times{}, st
+	case !d.Times:
+		return Times{}, nfs.ErrBadStateID
+	}
+	t = d.vet(now, t)
+	if t.Access != nil {
+		d.Accessed = t.Access.UnixNano()
+	}
+	if t.Modify != nil {
+		d.Modified = t.Modify.UnixNano()
+	}
+	return t, nfs.OK
+}
+
+// Reported returns the times of a CB_GETATTR reply that count. now is the clock of file times.
+func (w *Writer) Reported(now time.Time, t Times) Times {
+	w.Client.mu.Lock()
+	defer w.Client.mu.Unlock()
+	return w.d.vet(now, t)
 }
 
 // ctimeGrain is how far the clock by which a file system stamps change times may be behind. Linux

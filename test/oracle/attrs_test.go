@@ -61,11 +61,26 @@ var values = map[int]value{
 	x4.FATTR4_FS_LOCATIONS_INFO: into(x4.ReadFattr4FsLocationsInfo),
 	x4.FATTR4_FS_CHARSET_CAP:    of(x4.ReadFattr4FsCharsetCap), x4.FATTR4_CLONE_BLKSIZE: of(x4.ReadFattr4CloneBlksize),
 	x4.FATTR4_SPACE_FREED: of(x4.ReadFattr4SpaceFreed), x4.FATTR4_CHANGE_ATTR_TYPE: of(x4.ReadFattr4ChangeAttrType),
-	x4.FATTR4_SEC_LABEL: into(x4.ReadFattr4SecLabel),
+	x4.FATTR4_SEC_LABEL: into(x4.ReadFattr4SecLabel), openArguments: readOpenArguments,
 }
 
-// beyond are attributes that go-xdr does not know: mode_umask and xattr_support.
-var beyond = []int{81, 82}
+// openArguments is open_arguments of RFC 9754, which go-xdr does not know: five bitmaps.
+const openArguments = 86
+
+func readOpenArguments(r io.Reader) (any, error) {
+	var list [5][]uint32
+	for i := range list {
+		var err error
+		if list[i], _, err = x4.ReadBitmap4(r); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// beyond are attributes that go-xdr does not know: mode_umask, xattr_support, time_deleg_access and
+// time_deleg_modify.
+var beyond = []int{81, 82, 84, 85}
 
 func bitmap(attrs ...int) (b []uint32) {
 	for _, n := range attrs {
@@ -152,7 +167,7 @@ func TestAttributes(t *testing.T) {
 		var all []int
 		for _, n := range numbers(sup) {
 			switch {
-			case slices.Contains(beyond, n) && minor < 2:
+			case (slices.Contains(beyond, n) || n == openArguments) && minor < 2:
 				t.Errorf("attribute %d in version 4.%d", n, minor)
 			case !slices.Contains(beyond, n) && n != x4.FATTR4_TIME_ACCESS_SET && n != x4.FATTR4_TIME_MODIFY_SET:
 				all = append(all, n)
