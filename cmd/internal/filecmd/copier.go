@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +35,7 @@ type copier struct {
 	resume    bool
 	chunk     uint64 // see resumeChunk
 	sameSide  bool   // both sides are one server
+	later     later
 
 	jobs         int
 	queue        chan func() // nil while nothing is copied; see start
@@ -96,17 +96,8 @@ func (k *copier) complete(into *object) {
 		}
 	}
 	k.syncDir(into)
+	k.syncLater()
 	k.again, k.dirs = nil, nil
-}
-
-// syncDir makes what was copied into a directory durable under its name.
-func (k *copier) syncDir(into *object) {
-	if k.r.ctx.Err() != nil {
-		return
-	}
-	if err := k.dst.syncDir(into); err != nil {
-		k.fail(into.shown, fmt.Errorf("syncing the directory: %w", err))
-	}
 }
 
 func (k *copier) fail(name string, err error) {
@@ -345,10 +336,7 @@ func (k *copier) file(ctx context.Context, from, into *object, name string) (to 
 			return nil, err
 		}
 	}
-	if err := k.dst.sync(to); err != nil {
-		return nil, atTarget(err)
-	}
-	if err := k.place(ctx, to, into, p.name, name); err != nil {
+	if err := k.settle(ctx, to, into, p.name, name, large); err != nil {
 		return nil, atTarget(err)
 	}
 	return to, nil
@@ -359,10 +347,7 @@ func (k *copier) place(ctx context.Context, o, into *object, part, name string) 
 	if err := k.dst.rename(ctx, into, part, name); err != nil {
 		return err
 	}
-	o.shown = below(into, name)
-	if o.path != "" {
-		o.path = filepath.Join(into.path, name)
-	}
+	o.moved(into, name)
 	return nil
 }
 

@@ -18,7 +18,7 @@ import (
 
 // copyFlags are the flags of put, get and cp.
 type copyFlags struct {
-	recursive, verify, owner, resume bool
+	recursive, verify, owner, resume, fsync bool
 
 	jobs int
 }
@@ -30,6 +30,8 @@ func (o *copyFlags) add(c *cobra.Command) {
 	f.BoolVar(&o.owner, "owner", false, "keep user and group, which usually takes root")
 	f.BoolVar(&o.resume, "resume", false,
 		"keep what there is of a large file when its copy fails, and go on there next time")
+	f.BoolVar(&o.fsync, "fsync", false, "write each file of a tree to the disk of this host before it gets its name, and "+
+		"not all of them together at the end")
 	f.IntVarP(&o.jobs, "jobs", "j", defaultJobs, "how many files at once")
 }
 
@@ -232,6 +234,9 @@ func (r *run) copyOne(arg string, dst *place, o *copyFlags) (*copier, error) {
 	}
 	k := newCopier(r, src.side, dst.side, o.jobs)
 	k.recursive, k.verify, k.owner, k.resume = o.recursive, o.verify, o.owner, o.resume
+	if o.recursive && src.o.dir() && !o.fsync {
+		k.later.side, _ = dst.side.(lateSyncer)
+	}
 	k.sameSide = src.remote() && dst.remote() && src.url.Host == dst.url.Host
 	tree := strings.TrimSuffix(src.url.Path, "/") + "/"
 	if k.sameSide && src.o.dir() && strings.HasPrefix(dst.url.Path+"/", tree) {

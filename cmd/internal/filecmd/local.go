@@ -179,23 +179,6 @@ func (local) reopen(_ context.Context, dir *object, name string, like *object) (
 	return o, nil
 }
 
-func (local) sync(o *object) error { return o.f.Sync() }
-
-func (local) syncDir(o *object) error {
-	f, err := os.Open(o.path)
-	if errors.Is(err, os.ErrPermission) {
-		return nil // a directory that may be written and not read
-	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err = f.Sync(); errors.Is(err, unix.EINVAL) {
-		return nil // the file system syncs no directories
-	}
-	return err
-}
-
 func (local) close(o *object) error {
 	f := o.f
 	o.f = nil

@@ -125,6 +125,9 @@ func (r *rig) copy(ctx context.Context, o copyFlags, chunk uint64, from, to stri
 	}
 	k := newCopier(u, src.side, dst.side, 4)
 	k.owner, k.resume, k.verify, k.recursive, k.chunk = o.owner, o.resume, o.verify, o.recursive, chunk
+	if o.recursive {
+		k.later.side, _ = dst.side.(lateSyncer)
+	}
 	into, name := dst.into, dst.name
 	if dst.o != nil {
 		if into, err = u.parentOf(dst); err != nil {
@@ -464,6 +467,7 @@ type unsynced struct {
 	mu   sync.Mutex
 	dirs map[string]bool
 	fail error
+	late atomic.Int64 // files that syncFS has to sync
 }
 
 func (u *unsynced) changed(dir *object) {
@@ -490,6 +494,22 @@ func (u *unsynced) symlink(ctx context.Context, dir *object, name, target string
 func (u *unsynced) link(ctx context.Context, o, dir *object, name string) error {
 	u.changed(dir)
 	return u.local.link(ctx, o, dir, name)
+}
+
+func (u *unsynced) renameNew(ctx context.Context, dir *object, from, to string) error {
+	u.changed(dir)
+	u.late.Add(1)
+	return u.local.renameNew(ctx, dir, from, to)
+}
+
+func (u *unsynced) syncFS(f *os.File) error {
+	if u.fail != nil {
+		return u.fail
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	clear(u.dirs) // all on one file system
+	return u.local.syncFS(f)
 }
 
 func (u *unsynced) syncDir(o *object) error {
@@ -519,7 +539,8 @@ func TestNamesAreDurable(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.Chmod(filepath.Join(tree, "closed"), 0o700) })
-	for _, fail := range []error{nil, unix.EIO} {
+	for i, fail := range []error{nil, unix.EIO, nil, unix.EIO} {
+		together := i > 1
 		into, err := localObject(t.TempDir(), false)
 		if err != nil {
 			t.Fatal(err)
@@ -532,12 +553,18 @@ func TestNamesAreDurable(t *testing.T) {
 		dst := &unsynced{dirs: map[string]bool{}, fail: fail}
 		k := newCopier(u, local{}, dst, 4)
 		k.recursive = true
+		if together {
+			k.later.side = dst
+		}
 		k.run(from, into, "copy")
 		if fail != nil {
 			if u.failed == 0 {
 				t.Error("a directory could not be synced, and the copy has not failed")
 			}
 			continue
+		}
+		if together != (dst.late.Load() > 0) {
+			t.Errorf("%d files were left to the sync at the end", dst.late.Load())
 		}
 		if u.failed > 0 || len(dst.dirs) > 0 {
 			t.Errorf("%d failed, %v are not synced: %s", u.failed, dst.dirs, r.said.String())

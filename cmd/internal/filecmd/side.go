@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs/client"
@@ -22,6 +23,14 @@ type object struct {
 }
 
 func (o *object) dir() bool { return o.attr.Type == blockstore.TypeDir }
+
+// moved notes the name that an object has now.
+func (o *object) moved(into *object, name string) {
+	o.shown = below(into, name)
+	if o.path != "" {
+		o.path = filepath.Join(into.path, name)
+	}
+}
 
 // sparse reports whether a file has fewer bytes allocated than its size.
 func (o *object) sparse() bool { return o.attr.Used < o.attr.Size }

@@ -44,8 +44,14 @@ func TestSmallFiles(t *testing.T) {
 		}
 	}
 	back := filepath.Join(r.dir, "back")
-	if err := r.copy(t.Context(), copyFlags{recursive: true, verify: true}, resumeChunk, r.url+"/tree", back); err != nil {
-		t.Fatal(err, r.said.String())
+	for range 2 {
+		err := r.copy(t.Context(), copyFlags{recursive: true, verify: true}, resumeChunk, r.url+"/tree", back)
+		if err != nil {
+			t.Fatal(err, r.said.String())
+		}
+		if got, err := os.ReadDir(back); err != nil || len(got) != files {
+			t.Fatalf("%d files came back, %v", len(got), err)
+		}
 	}
 	for i := range files {
 		p := filepath.Join(back, fmt.Sprintf("file-%d", i))
