@@ -64,10 +64,11 @@ func (t *table) slot(n uint32) *slot {
 	return &c[n%chunkSlots]
 }
 
-// find returns the region that key names, and the slot of the key.
+// find returns the region that key names, and the slot of the key. 0 is no key: slots without one
+// have it.
 func (t *table) find(key uint32) (*region, *slot) {
 	s := t.slot(t.codes.decrypt(key) & slotMask)
-	if s == nil || s.key.Load() != key {
+	if key == 0 || s == nil || s.key.Load() != key {
 		return nil, nil
 	}
 	r := s.region.Load()

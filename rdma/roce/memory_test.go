@@ -71,6 +71,32 @@ func TestKeysEnd(t *testing.T) {
 	}
 }
 
+// TestKeyZero: no region has the key 0, and none gets it when its key ends. The cipher maps 0 to a
+// slot like any other key, so the region of the test is in that slot.
+func TestKeyZero(t *testing.T) {
+	const all = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead
+	for _, end := range []func(tab *table, r *region){
+		func(*table, *region) {},
+		func(tab *table, r *region) { tab.Invalidate(1, 1, r.RKey()) },
+		func(_ *table, r *region) { r.Close() },
+	} {
+		tab := newTable()
+		n := tab.codes.decrypt(0) & slotMask
+		tab.used = n - 1 // the L_Key's slot is the one before
+		r, err := tab.register(1, make([]byte, 100), all)
+		if err != nil || r.rslot != n {
+			t.Fatal(err, r)
+		}
+		end(tab, r)
+		if _, s := tab.Remote(1, 1, 0, r.Addr(), 1, rdma.RemoteRead); s == rdma.Success {
+			t.Error("the key 0 opens a region")
+		}
+		if s := tab.Invalidate(1, 1, 0); s == rdma.Success {
+			t.Error("the key 0 was invalidated")
+		}
+	}
+}
+
 func TestRegisterRefuses(t *testing.T) {
 	tab := newTable()
 	if _, err := tab.register(1, nil, 0); err == nil {
