@@ -167,8 +167,26 @@ func TestPackage(t *testing.T) {
 		}
 	})
 
+	t.Run("downgrade and reinstall", func(t *testing.T) {
+		c := c.in(t)
+		key := c.run("sha256sum /var/lib/rstored/handle.key")
+		for _, deb := range []string{first, first, second} {
+			c.run("dpkg -i " + deb + " && rstorectl cat --nfs-version 3 " + byRDMA + "/f | cmp - /tmp/f")
+			if now := c.run("sha256sum /var/lib/rstored/handle.key"); now != key {
+				t.Errorf("%s: another state", deb)
+			}
+		}
+		if s := c.run("rstorectl status"); !strings.Contains(s, "v1.1.0") {
+			t.Errorf("after the last one:\n%s", s)
+		}
+	})
+
 	t.Run("remove", func(t *testing.T) {
 		c := c.in(t)
+		// An applied file, whose history is state too.
+		c.run("rstorectl export add /srv/red && rstorectl apply --configuration --allow-disruption")
+		c.run("printf 'exports:\n- path: /srv/data\n  pseudo: /data\n  clients: [{cidr: \"*\", squash: no_root_squash}]\n' " +
+			">/tmp/applied.yaml && rstorectl apply --allow-disruption /tmp/applied.yaml && test -d /var/lib/rstored/history")
 		// What is not the daemon's own, where its state is.
 		c.run("mkdir /var/lib/rstored-mine && echo mine >/var/lib/rstored-mine/data && echo mine >/var/lib/rstored-red/data")
 		c.run("dpkg -r rstored")
