@@ -77,8 +77,16 @@ func TestExitCodes(t *testing.T) {
 		}
 		return name
 	}
-	good := file("good.yaml", fmt.Sprintf("exports: [{path: %q}]\nlog_level: debug\n", dir))
+	addr := fmt.Sprintf("127.%d.%d.%d", 77+rand.IntN(100), rand.IntN(256), 1+rand.IntN(254))
+	good := file("good.yaml", fmt.Sprintf("exports: [{path: %q}]\nlog_level: debug\ntcp_listen: ['%s:2049']\n"+
+		"rdma_listen: ['%s:20049']\n", dir, addr, addr))
 	bad := file("bad.yaml", "log_level: loud\n")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	taken := l.Addr().String()
 	noCert := file("cert.yaml", fmt.Sprintf("tls: {certificate: %s/none.pem, key: %s/none.pem}\n", dir, dir))
 	for _, tc := range []struct {
 		args []string
@@ -91,10 +99,15 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"--tcp-listen", "here"}, 78, "ADDR:PORT"},
 		{[]string{"--frobnicate"}, 2, "frobnicate"},
 		{[]string{"sing"}, 2, "sing"},
-		{[]string{"--export", "/nonexistent", "--state-dir", dir + "/s", "--control", dir + "/c"}, 1, "nonexistent"},
+		{
+			[]string{
+				"--export", dir, "--state-dir", dir + "/s", "--control", dir + "/c", "--tcp-listen", taken, "--rdma-listen=",
+			}, 1, "tcp " + taken + ": in use by another process",
+		},
 		{[]string{"config", "validate", "--config", good}, 0, "good"},
 		{[]string{"config", "validate", "--config", bad}, 78, "loud"},
-		{[]string{"config", "validate", "--export", "/nonexistent"}, 78, "nonexistent"},
+		{[]string{"config", "validate", "--export", "/nonexistent"}, 1, "export /nonexistent: "},
+		{[]string{"config", "validate", "--config", good, "--tcp-listen", taken}, 1, "port tcp " + taken + ": in use"},
 		{[]string{"config", "validate", "--config", good, "--audit", "file " + dir + "/log/audit.log"}, 0, "good"},
 		{[]string{"config", "validate", "--config", good, "--audit", "file " + dir + "/a/b/audit.log"}, 78, "audit: "},
 		{[]string{"config", "validate", "--config", good, "--state-dir", bad}, 78, "state_dir: "},

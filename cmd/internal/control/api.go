@@ -66,6 +66,9 @@ type Export struct {
 	Origin  string   `json:"origin"`
 	// Error is why the export is not served; empty if it is.
 	Error string `json:"error,omitempty"`
+	// Warning is what is wrong although the export is served: its file system is full or does not
+	// answer, or its directory cannot be read.
+	Warning string `json:"warning,omitempty"`
 	// Identity is what file handles depend on besides the UUID of the file system: IdentityDevice or
 	// IdentityState. It is empty if they depend on nothing else, or on the option fsid.
 	Identity string `json:"identity,omitempty"`
@@ -192,6 +195,7 @@ type TLSCounts struct {
 // Values of Status.State.
 const (
 	StateRunning  = "running"
+	StateDegraded = "degraded" // it serves, but Status.Problems is not empty
 	StateDraining = "draining"
 )
 

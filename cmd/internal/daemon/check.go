@@ -31,10 +31,6 @@ func check(cfg *config.Config) (unknown []string, err error) {
 	}
 	note("audit", audit.Check(cfg.Audit))
 	note("tls", checkCerts(certs.Files{Cert: cfg.TLS.Certificate, Key: cfg.TLS.Key, CA: cfg.TLS.ClientCA}, certs.Ask))
-	if len(cfg.ControlTLS.Listen) > 0 {
-		c := &cfg.ControlTLS
-		note("control_tls", checkCerts(certs.Files{Cert: c.Cert, Key: c.Key, CA: c.ClientCA}, certs.Require))
-	}
 	_, err = control.NewAccess(cfg.ControlGroup)
 	note("control_group", err)
 	if cfg.OTLP.Endpoint != "" && cfg.OTLP.CA != "" {
@@ -60,8 +56,8 @@ func checkCerts(f certs.Files, clients certs.Clients) error {
 	return err
 }
 
-// checkParent reports whether the directory of a file can be there: no part of its path is something
-// else.
+// checkParent reports whether the directory of a file can be there: no part of its path is another
+// kind of file.
 func checkParent(path string) error {
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
 		st, err := os.Stat(dir)

@@ -367,10 +367,19 @@ func TestKernelDeviceMissing(t *testing.T) {
 		"verbs://:20049": "no RDMA device that is up",
 	} {
 		other.RDMAListen = []string{listen}
-		if _, _, err := startOn(t, other, k, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", listen, err)
+		d, ctl, err := startOn(t, other, k, nil) // TCP is served
+		if err != nil {
+			t.Fatal(err)
 		}
+		if p := listed(t, ctl, listen); !strings.Contains(p.Error, want) {
+			t.Errorf("%s: %+v", listen, p)
+		}
+		k.Add("card0", hard)
+		becomes(t, listen+" is served", func() bool { return len(listed(t, ctl, listen).Addresses) == 1 })
+		stopDaemon(t, d)
+		k.Remove("card0")
 	}
+	other.TCPListen = nil
 	k.SetAvailable(verbs.ErrNotBuilt)
 	k.Add("card0", hard)
 	if _, _, err := startOn(t, other, k, nil); !errors.Is(err, verbs.ErrNotBuilt) {

@@ -33,6 +33,7 @@ type monitor struct {
 	progressed time.Time // when that changed last, or there was nothing to do
 
 	volumes volumes
+	health  health
 }
 
 // Times of the monitor.
@@ -53,6 +54,8 @@ const (
 func (w *monitor) start(d *Daemon) {
 	w.end = make(chan struct{})
 	w.progress(d.RPC.Load(), time.Now())
+	go d.watchHealth(w.end)  // may wait for a file system
+	go d.retryExports(w.end) // may wait for a file system for ever
 	w.ended.Go(func() {
 		t := time.NewTicker(monitorTick)
 		defer t.Stop()
@@ -161,8 +164,11 @@ func (d *Daemon) ready(context.Context) []ops.Check {
 	out := []ops.Check{state}
 	for _, e := range d.Exports() {
 		c := ops.Check{Name: "export " + e.Pseudo}
-		if e.Error != "" {
+		switch {
+		case e.Error != "":
 			c.Err = errors.New(e.Error)
+		case e.Warning != "":
+			c.Err, c.Serves = errors.New(e.Warning), true
 		}
 		out = append(out, c)
 	}

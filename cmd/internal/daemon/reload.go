@@ -3,7 +3,9 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -63,15 +65,42 @@ func (d *Daemon) reload() error {
 	return nil
 }
 
-// mountsChanged brings the exports that depend on mounts in line with them.
+// mountsChanged brings the exports that depend on mounts in line with them, and those that could not
+// be opened.
 func (d *Daemon) mountsChanged() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	depends := func(e *exports.Export) bool { return e.CrossMnt || e.MountPoint != "" }
+	depends := func(e *exports.Export) bool { return e.CrossMnt || e.MountPoint != "" || e.Error != "" }
 	if d.draining.Load() || d.handedOver || !slices.ContainsFunc(d.ExportSet.All(), depends) {
 		return
 	}
 	if err := d.ApplyExports(false); err != nil {
-		d.log.Warn("after a change of the host's mounts", zap.Error(err))
+		d.log.Debug("after a change of the host's mounts", zap.Error(err)) // exports have logged it, when it was new
 	}
 }
+
+// retryExports tries exports that cannot be served again, every exportRetry until end is closed. A
+// directory that is not there is waited for without the lock: its file system may not answer.
+func (d *Daemon) retryExports(end <-chan struct{}) {
+	t := time.NewTicker(exportRetry)
+	defer t.Stop()
+	for {
+		select {
+		case <-end:
+			return
+		case <-t.C:
+		}
+		if slices.ContainsFunc(d.ExportSet.All(), func(e *exports.Export) bool {
+			if e.Error == "" {
+				return false
+			}
+			_, err := os.Stat(e.Path)
+			return err == nil
+		}) {
+			d.mountsChanged()
+		}
+	}
+}
+
+// exportRetry is the time between two attempts to serve an export.
+const exportRetry = 5 * time.Second

@@ -2,10 +2,9 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"os/signal"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -83,19 +82,31 @@ func configCommand(g *cli.Globals) *cobra.Command {
 	c.AddCommand(
 		&cobra.Command{
 			Use:   "validate",
-			Short: "Check the configuration, and what a start opens: exit code 0 if it is good, 78 if not",
-			Args:  cli.Args(cobra.NoArgs),
+			Short: "Check the configuration, and what a start opens",
+			Long: `Check the configuration, and what a start with it opens. Exit codes:
+
+  0   the configuration is good
+  1   it is good, but a start could not serve all exports and ports now: a directory is
+      missing, or an address is taken. The daemon serves the rest, and tries these again
+  78  a start would fail
+
+Ports that a running daemon serves are not tried.`,
+			Args: cli.Args(cobra.NoArgs),
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				cfg, err := config.Load(cmd.Flags())
 				if err != nil {
 					return &cli.ConfigError{Err: err}
 				}
 				unknown, err := check(cfg)
-				if err := errors.Join(err, checkExports(cfg)); err != nil {
+				if err != nil {
 					return err
 				}
 				for _, w := range append(cfg.Advice(), unknown...) {
 					fmt.Fprintln(g.Err, "warning:", w)
+				}
+				if list := unserved(cmd.Context(), cfg); len(list) > 0 {
+					return fmt.Errorf("the configuration is good, but a start could not serve all of it now:\n  %s",
+						strings.Join(list, "\n  "))
 				}
 				fmt.Fprintln(g.Out, "the configuration is good")
 				return nil
@@ -121,21 +132,6 @@ func configCommand(g *cli.Globals) *cobra.Command {
 		},
 	)
 	return c
-}
-
-// checkExports looks whether what is to be exported is there.
-func checkExports(cfg *config.Config) error {
-	for _, e := range cfg.Exports {
-		if e.Type != config.TypePosix {
-			continue
-		}
-		if st, err := os.Stat(e.Path); err != nil {
-			return &cli.ConfigError{Err: fmt.Errorf("export %s: %w", e.Pseudo, err)}
-		} else if !st.IsDir() {
-			return &cli.ConfigError{Err: fmt.Errorf("export %s: %s is not a directory", e.Pseudo, e.Path)}
-		}
-	}
-	return nil
 }
 
 func printConfig(g *cli.Globals, cfg *config.Config) error {

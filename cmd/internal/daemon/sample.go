@@ -57,6 +57,9 @@ func (d *Daemon) Sample() live.Sample {
 	}
 	d.sampleServer(&s.Server)
 	s.Server.Problems = append(s.Server.Problems, stalled...)
+	if len(s.Server.Problems) > 0 {
+		s.State = control.StateDegraded
+	}
 	if d.draining.Load() {
 		s.State = control.StateDraining
 	}

@@ -30,6 +30,9 @@ func (d *Daemon) Status() control.Status {
 		NFS4Memory:    d.NFS4Memory(),
 		Process:       d.ProcessMemory(),
 	}
+	if len(s.Problems) > 0 {
+		s.State = control.StateDegraded
+	}
 	if d.draining.Load() {
 		s.State = control.StateDraining
 	}
@@ -46,12 +49,15 @@ func (d *Daemon) Status() control.Status {
 	return s
 }
 
-// problems are exports and ports that are not served, in words.
+// problems are exports and ports that are not served or not well, in words.
 func (d *Daemon) problems() []string {
 	out := []string{}
 	for _, e := range d.Exports() {
 		if e.Error != "" {
 			out = append(out, fmt.Sprintf("export %s: %s", e.Pseudo, e.Error))
+		}
+		if e.Warning != "" {
+			out = append(out, fmt.Sprintf("export %s: %s", e.Pseudo, e.Warning))
 		}
 	}
 	for _, p := range d.Ports() {

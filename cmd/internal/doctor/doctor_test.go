@@ -331,6 +331,10 @@ func TestServer(t *testing.T) {
 		{"no libraries", nil, func(d *daemon) {
 			d.providers = []control.Provider{{Name: "soft"}, {Name: "verbs", Error: "libibverbs.so.1: cannot open"}}
 		}, Warn, "provider", []string{"libibverbs.so.1: cannot open", "libibverbs1 librdmacm1"}},
+		{
+			"a full file system", nil, func(d *daemon) { d.exports[0].Warning = "its file system is full" }, Warn, "export",
+			[]string{"export /data: its file system is full", "df -i"},
+		},
 		{"a failure", nil, func(d *daemon) {
 			d.dead = []control.PostMortem{{
 				Time: time.Now(), Count: 3, Peer: "10.0.0.9:1", Local: "10.0.0.1:20049",

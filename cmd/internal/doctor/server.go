@@ -213,6 +213,9 @@ func (r *Report) exports(h *Host, exports []control.Export, public bool) {
 				continue
 			}
 		}
+		if e.Warning != "" {
+			r.add(Warn, "export", "see 'df -h', 'df -i' and dmesg on the server", "export %s: %s", e.Pseudo, e.Warning)
+		}
 		switch e.Identity {
 		case control.IdentityDevice:
 			r.add(Warn, "export-identity", "give the export the option fsid= with a number of its own before clients mount it",

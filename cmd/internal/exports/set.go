@@ -125,7 +125,9 @@ func (s *Set) Apply(want []control.Export, mounts []desired.Mount, ready *Ready)
 		if err := s.open(e, want, mounts, ready, kept); err != nil {
 			e.Error = err.Error()
 			failed = append(failed, fmt.Errorf("export %s: %w", w.Pseudo, err))
-			s.Log.Error("an export cannot be served", zap.String("export", w.Pseudo), zap.Error(err))
+			if !slices.ContainsFunc(s.All(), func(o *Export) bool { return o.Pseudo == w.Pseudo && o.Error == e.Error }) {
+				s.Log.Error("an export cannot be served", zap.String("export", w.Pseudo), zap.Error(err))
+			}
 		} else if f, ok := s.filesystems[e.ID]; ok && e.FSID == "" {
 			e.Identity = f.dependsOn()
 		}

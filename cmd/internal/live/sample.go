@@ -13,7 +13,7 @@ import (
 type Sample struct {
 	Host    string    `json:"host"`
 	Version string    `json:"version"`
-	State   string    `json:"state"`   // running or draining
+	State   string    `json:"state"`   // running, degraded or draining
 	Started time.Time `json:"started"` // tells processes apart
 	Taken   time.Time `json:"taken"`
 	// UptimeNS is the time since Started in nanoseconds, by a clock that nobody sets.

@@ -22,10 +22,12 @@ import (
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 )
 
-// Check is one thing that has to be well, and what is wrong with it; nil is nothing.
+// Check is one thing that has to be well, and what is wrong with it; nil is nothing. Serves says that
+// clients are served all the same: the answer names the error, and its status stays 200.
 type Check struct {
-	Name string
-	Err  error
+	Name   string
+	Err    error
+	Serves bool
 }
 
 // Config is what a handler shows.
@@ -114,6 +116,10 @@ func health(checks func(context.Context) []Check) http.HandlerFunc {
 		for _, c := range checks(ctx) {
 			if c.Err == nil {
 				fmt.Fprintf(&b, "ok %s\n", c.Name)
+				continue
+			}
+			if c.Serves {
+				fmt.Fprintf(&b, "warning %s: %v\n", c.Name, c.Err)
 				continue
 			}
 			status = http.StatusServiceUnavailable

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/rstored/rstored/cmd/internal/certs"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
@@ -27,7 +25,7 @@ type port struct {
 	control.PortSpec
 	origin  string
 	ends    []endpoint
-	waiting []*waiting // for their devices
+	waiting []*waiting // for their devices or addresses
 	failed  error      // why other endpoints cannot be opened
 	opened  settings
 }
@@ -98,7 +96,9 @@ func (p *port) status() control.Port {
 	}
 	errs := []error{p.failed}
 	for _, w := range p.waiting {
-		out.Waiting = append(out.Waiting, w.where())
+		if w.forDevice() {
+			out.Waiting = append(out.Waiting, w.where())
+		}
 		errs = append(errs, w.err())
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -150,8 +150,8 @@ func (p *port) stopNow() error {
 	return p.stop(over)
 }
 
-// open opens the endpoints of a port. Some may be open, or wait for their devices, although it
-// returns an error. With must set none waits.
+// open opens the endpoints of a port. Some may be open, or wait for their devices or addresses,
+// although it returns an error. With must set none waits.
 func (s *Set) open(p *port, must bool) error {
 	at, err := desired.ParseListen(p.PortSpec)
 	p.opened = settingsOf(p.PortSpec, s.Settings())
@@ -161,16 +161,25 @@ func (s *Set) open(p *port, must bool) error {
 		err = s.openOnDevices(p, at, must)
 	default:
 		var e endpoint
-		if e, err = s.openTCP(p.Transport, at); err == nil {
+		e, err = s.openTCP(p.Transport, at)
+		switch {
+		case err == nil:
 			p.ends = append(p.ends, e)
-			s.Log.Info("listening", zap.String("transport", p.Transport), zap.Stringer("on", e.addr))
+			s.listening(p, &e)
+		case !must:
+			s.wait(p, at, "", err)
+			err = nil
 		}
 	}
 	p.failed = err
 	errs := []error{err}
 	for _, w := range p.waiting {
-		if !errors.Is(w.reason, errPredecessor) { // which is as it should be
+		switch {
+		case errors.Is(w.reason, errPredecessor): // which is as it should be
+		case w.forDevice():
 			errs = append(errs, w.err())
+		default:
+			errs = append(errs, w.reason)
 		}
 	}
 	return errors.Join(errs...)

@@ -20,11 +20,15 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// openOnDevices opens the endpoints of a port over RDMA. An endpoint whose device is missing waits
-// for it, unless must is set. It returns an error for the endpoints that are neither open nor
+// openOnDevices opens the endpoints of a port over RDMA. An endpoint whose device is missing, or whose
+// address is taken, waits for it, unless must is set. It returns an error for the endpoints that are neither open nor
 // waiting.
 func (s *Set) openOnDevices(p *port, at config.Listen, must bool) error {
 	list, err := s.spread(at, p.opened.provider)
+	if err != nil && !must {
+		s.wait(p, at, provider.Verbs, err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -34,7 +38,7 @@ func (s *Set) openOnDevices(p *port, at config.Listen, must bool) error {
 		c, err := s.choose(l, p.opened.provider)
 		if err == nil && c.Kind == provider.Verbs && s.From.Waiting() {
 			// The old process still has the port, and keeps it if the takeover fails.
-			s.wait(p, l, errPredecessor)
+			s.wait(p, l, provider.Verbs, errPredecessor)
 			continue
 		}
 		if err == nil && c.Kind == provider.Soft && at.Any() && c.Addr.IsLoopback() && host.RXE() != "" {
@@ -51,7 +55,9 @@ func (s *Set) openOnDevices(p *port, at config.Listen, must bool) error {
 			p.ends = append(p.ends, e)
 			s.listening(p, &e)
 		case provider.Gone(err) && !must:
-			s.wait(p, l, err)
+			s.wait(p, l, provider.Verbs, err)
+		case c.Kind == provider.Soft && !must:
+			s.wait(p, l, provider.Soft, err)
 		default:
 			errs = append(errs, err)
 		}
@@ -118,6 +124,10 @@ func (s *Set) openOn(transport string, c provider.Choice, l config.Listen) (endp
 
 // listening logs that an endpoint is served, by which device, and why by that.
 func (s *Set) listening(p *port, e *endpoint) {
+	if e.dev == nil {
+		s.Log.Info("listening", zap.String("transport", p.Transport), zap.Stringer("on", e.addr))
+		return
+	}
 	c := e.dev.Choice
 	s.Log.Info("listening", zap.String("transport", p.Transport), zap.Stringer("on", e.addr),
 		zap.String("provider", string(c.Kind)), zap.String("device", e.dev.Name()), zap.String("because", c.Why))

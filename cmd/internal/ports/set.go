@@ -75,10 +75,9 @@ func New(cfg Config) *Set {
 }
 
 // Apply opens and closes ports until they are those of want. It takes ports from ready instead of
-// opening them. A port that cannot be opened does not stop the others, and has its error in the
-// list. The error is about the ports that were opened in vain. At the start it leaves out those
-// that were added at run time, so that a port which cannot be opened any more does not end the
-// server.
+// opening them. A port that cannot be opened does not stop the others, has its error in the list, and
+// is tried again until it can. The error is about the ports that were opened in vain. At the start
+// there is none as long as one port of NFS is served. In a successor each configured port must be.
 func (s *Set) Apply(want []control.Port, ready *Ready, atStart bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +85,7 @@ func (s *Set) Apply(want []control.Port, ready *Ready, atStart bool) error {
 }
 
 func (s *Set) apply(want []control.Port, ready *Ready, atStart bool) error {
-	var errs []error
+	var errs, vain []error // of the start, which goes on without those in vain
 	// Ports are closed first: a new port may need the address of an old one.
 	stay := make(map[control.PortSpec]*port)
 	for _, p := range s.list {
@@ -111,13 +110,15 @@ func (s *Set) apply(want []control.Port, ready *Ready, atStart bool) error {
 		if p == nil {
 			p = &port{PortSpec: w.PortSpec}
 			configured := w.Origin == control.OriginConfig
-			if err := s.open(p, atStart && configured); err != nil {
+			must := atStart && configured && s.From != nil
+			if err := s.open(p, must); err != nil {
 				err = fmt.Errorf("%s %s: %w", p.Transport, p.Listen, err)
 				switch {
 				case len(p.ends) > 0:
 					s.Log.Warn("a port is served on some addresses only", zap.Error(err))
-				case atStart && !configured:
+				case atStart && !must:
 					s.Log.Error("a port cannot be served", zap.Error(err))
+					vain = append(vain, err)
 				default:
 					errs = append(errs, err)
 				}
@@ -126,7 +127,16 @@ func (s *Set) apply(want []control.Port, ready *Ready, atStart bool) error {
 		p.origin = w.Origin
 		s.list = append(s.list, p)
 	}
+	if s.From == nil && !slices.ContainsFunc(s.list, func(p *port) bool { return ofNFS(p) && len(p.ends) > 0 }) &&
+		slices.ContainsFunc(s.list, ofNFS) {
+		errs = append(errs, vain...)
+	}
 	return errors.Join(errs...)
+}
+
+// ofNFS reports whether clients use a port for files.
+func ofNFS(p *port) bool {
+	return p.Transport == control.TransportRDMA || p.Transport == control.TransportTCP
 }
 
 // Switch is Apply for a change that is undone unless every new port can be opened: it returns the

@@ -16,17 +16,19 @@ import (
 
 // The devices of the kernel come and go: a card is pulled, a driver is loaded, a soft device is
 // deleted and made again. A port whose device is gone waits, and is served again when there is one.
+// So does a port whose address is taken by another process, or is not there yet.
 
-// A waiting endpoint looks for its device after retryFirst, and then after twice as long each time,
-// up to retryMost.
+// A waiting endpoint is tried again after retryFirst, and then after twice as long each time, up to
+// retryMost.
 const (
 	retryFirst = 20 * time.Millisecond
 	retryMost  = 2 * time.Second
 )
 
-// waiting is an endpoint that waits for a device of the kernel. Set.mu guards it.
+// waiting is an endpoint that waits for a device of the kernel, or for its address. Set.mu guards it.
 type waiting struct {
 	want   config.Listen // one address, or one device
+	kind   provider.Kind // Verbs: it waits for a device of the kernel; Soft: for its address; empty: TCP
 	since  time.Time
 	reason error // of the last try
 	delay  time.Duration
@@ -40,7 +42,14 @@ func (w *waiting) where() string {
 	return l.String()
 }
 
+// forDevice reports whether it waits for a device of the kernel.
+func (w *waiting) forDevice() bool { return w.kind == provider.Verbs }
+
 func (w *waiting) err() error {
+	if !w.forDevice() {
+		return fmt.Errorf("%s is not served since %s, and is tried again: %w", w.where(),
+			w.since.Local().Format(time.DateTime), w.reason)
+	}
 	return fmt.Errorf("%s waits for its RDMA device since %s, and is served when the kernel has it ('rstorectl "+
 		"device list' shows those there are): %w", w.where(), w.since.Local().Format(time.DateTime), w.reason)
 }
@@ -58,14 +67,14 @@ func (p *port) stopWaiting() {
 // serve.
 var errPredecessor = errors.New("the process before this one has the port")
 
-// wait makes an endpoint of a port wait for its device.
-func (s *Set) wait(p *port, l config.Listen, why error) {
-	w := &waiting{want: l, since: time.Now(), reason: why, delay: retryFirst}
+// wait makes an endpoint of a port wait for its device, or for its address.
+func (s *Set) wait(p *port, l config.Listen, kind provider.Kind, why error) {
+	w := &waiting{want: l, kind: kind, since: time.Now(), reason: why, delay: retryFirst}
 	w.timer = time.AfterFunc(w.delay, func() { s.retry(p, w) })
 	p.waiting = append(p.waiting, w)
 }
 
-// retry looks for the device of an endpoint that waits.
+// retry tries to open an endpoint that waits.
 func (s *Set) retry(p *port, w *waiting) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,16 +85,13 @@ func (s *Set) retry(p *port, w *waiting) {
 		w.timer.Reset(w.delay)
 		return
 	}
-	// The provider is not chosen anew: a device in user space would take UDP port 4791 from a
-	// device of the kernel that comes back.
-	c, err := s.Devices.Host.Choose(provider.Verbs, w.want.Addr, w.want.Device)
-	var e endpoint
-	if err == nil {
-		e, err = s.openOn(p.Transport, c, w.want)
+	e, err := s.again(p, w)
+	if err == nil && e.stop == nil {
+		return // again has opened what there is
 	}
 	if err != nil {
 		if w.reason.Error() != err.Error() && !errors.Is(err, syscall.EADDRINUSE) {
-			s.Log.Warn("a port waits for its RDMA device", zap.String("transport", p.Transport),
+			s.Log.Warn("a port is still not served", zap.String("transport", p.Transport),
 				zap.String("on", w.where()), zap.Error(err))
 		}
 		w.reason = err
@@ -96,6 +102,28 @@ func (s *Set) retry(p *port, w *waiting) {
 	p.waiting = slices.DeleteFunc(p.waiting, func(o *waiting) bool { return o == w })
 	p.ends = append(p.ends, e)
 	s.listening(p, &e)
+}
+
+// again opens an endpoint that waits. The provider is not chosen anew: a device in user space would
+// take UDP port 4791 from a device of the kernel that comes back. For a port on all devices it opens
+// those that there are now, and returns no endpoint.
+func (s *Set) again(p *port, w *waiting) (endpoint, error) {
+	if w.kind == "" {
+		return s.openTCP(p.Transport, w.want)
+	}
+	if w.want.Any() {
+		if _, err := s.spread(w.want, p.opened.provider); err != nil {
+			return endpoint{}, err
+		}
+		p.waiting = slices.DeleteFunc(p.waiting, func(o *waiting) bool { return o == w })
+		p.failed = s.openOnDevices(p, w.want, false)
+		return endpoint{}, nil
+	}
+	c, err := s.Devices.Host.Choose(w.kind, w.want.Addr, w.want.Device)
+	if err != nil {
+		return endpoint{}, err
+	}
+	return s.openOn(p.Transport, c, w.want)
 }
 
 // deviceRemoved closes the endpoints of a device that the kernel took away, and makes them wait for
@@ -114,7 +142,7 @@ func (s *Set) deviceRemoved(v *devices.Device) bool {
 				"off; it is served again when the device is back (see 'rstorectl device list')",
 				zap.String("transport", p.Transport), zap.Stringer("on", e.addr), zap.String("device", v.Name()))
 			removed.ends = append(removed.ends, e)
-			s.wait(p, e.want, fmt.Errorf("the kernel took %s away", v.Kernel.Name()))
+			s.wait(p, e.want, provider.Verbs, fmt.Errorf("the kernel took %s away", v.Kernel.Name()))
 		}
 	}
 	if len(removed.ends) > 0 {

@@ -44,13 +44,14 @@ func New(c Config) *Reconciler { return &Reconciler{Config: c} }
 // sources are everything that says what is to be served now.
 func (r *Reconciler) sources() desired.Sources { return desired.Read(r.Settings(), r.State) }
 
-// ApplyExports brings the exports in line with what is desired. At the start it is an error only if
+// ApplyExports brings the exports in line with what is desired. An export that cannot be served is no
+// error at the start: it has its error in the list, and is tried again. For a successor it is one if
 // no export at all can be served. Call with Mu locked.
 func (r *Reconciler) ApplyExports(atStart bool) error {
 	src := r.sources()
 	want := src.State().Exports
 	failed, err := r.Service.ExportSet.Apply(want, src.Mounts, r.opened.exports())
-	if err != nil || atStart && len(failed) < len(want) {
+	if err != nil || atStart && (r.Service.From == nil || len(failed) < len(want)) {
 		return err
 	}
 	return errors.Join(failed...)

@@ -1,0 +1,156 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rstored/rstored/cmd/internal/certs"
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/rdma/provider"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// unserved lists the exports and ports of a configuration that a start could not serve now. It goes
+// on without them, and tries them again. Ports that a running daemon serves are not tried.
+func unserved(ctx context.Context, cfg *config.Config) (list []string) {
+	for _, e := range cfg.Exports {
+		if e.Type != config.TypePosix {
+			continue
+		}
+		st, err := os.Stat(e.Path)
+		if err == nil && !st.IsDir() {
+			err = fmt.Errorf("%s is not a directory", e.Path)
+		}
+		if err != nil {
+			list = append(list, fmt.Sprintf("export %s: %v", e.Pseudo, err))
+		}
+	}
+	if c := &cfg.ControlTLS; len(c.Listen) > 0 {
+		if err := checkCerts(certs.Files{Cert: c.Cert, Key: c.Key, CA: c.ClientCA}, certs.Require); err != nil {
+			list = append(list, fmt.Sprintf("port control %s: %v", strings.Join(c.Listen, " "), err))
+		}
+	}
+	own := running(ctx, cfg.Control)
+	for _, t := range []struct {
+		transport string
+		addrs     []string
+	}{
+		{control.TransportTCP, slices.Concat(cfg.TCPListen, cfg.MountListen)},
+		{control.TransportPortmap, cfg.PortmapListen},
+		{control.TransportOps, cfg.OpsListen},
+		{control.TransportControl, cfg.ControlTLS.Listen},
+	} {
+		for _, a := range t.addrs {
+			at, err := config.ParseListen(a)
+			if err != nil || slices.Contains(own, endpointName("tcp", at.Addr, at.Port)) {
+				continue
+			}
+			where := net.JoinHostPort(at.Addr.String(), strconv.Itoa(int(at.Port)))
+			if at.Any() {
+				where = net.JoinHostPort("", strconv.Itoa(int(at.Port)))
+			}
+			l, err := new(net.ListenConfig).Listen(ctx, "tcp", where)
+			if err != nil {
+				list = append(list, fmt.Sprintf("port %s %s: %v", t.transport, a, plainListen(err)))
+				continue
+			}
+			_ = l.Close()
+		}
+	}
+	for _, a := range cfg.RDMAListen {
+		at, err := config.ParseRDMAListen(a)
+		if err == nil {
+			list = append(list, unservedRDMA(ctx, cfg, a, at, own)...)
+		}
+	}
+	return list
+}
+
+// unservedRDMA tries the addresses that a listener over RDMA stands for, as far as devices in user
+// space would serve them.
+func unservedRDMA(ctx context.Context, cfg *config.Config, name string, at config.Listen, own []string) (list []string) {
+	host, kind := provider.System(), provider.Kind(cfg.RDMAProvider)
+	if at.Provider != "" {
+		kind = at.Provider
+	}
+	addrs := []netip.Addr{at.Addr}
+	if at.Any() && at.Device == "" {
+		if kind == provider.Verbs {
+			return nil // of the devices that there are, whichever
+		}
+		var err error
+		if addrs, err = config.HostAddresses(); err != nil {
+			return []string{fmt.Sprintf("port rdma %s: %v", name, err)}
+		}
+	}
+	for _, a := range addrs {
+		c, err := host.Choose(kind, a, at.Device)
+		switch {
+		case err != nil:
+			list = append(list, fmt.Sprintf("port rdma %s: %v", name, err))
+			continue
+		case c.Kind != provider.Soft, at.Any() && a.IsLoopback() && host.RXE() != "",
+			slices.Contains(own, endpointName("rdma", a, at.Port)):
+			continue
+		}
+		l, err := new(net.ListenConfig).ListenPacket(ctx, "udp", netip.AddrPortFrom(a, wire.Port).String())
+		if err != nil {
+			list = append(list, fmt.Sprintf("port rdma %s: UDP port %d of %v: %v", name, wire.Port, a, plainListen(err)))
+			continue
+		}
+		_ = l.Close()
+	}
+	return list
+}
+
+// running are the addresses that the daemon at a control socket serves, if there is one.
+func running(ctx context.Context, socket string) (own []string) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	ports, err := control.Dial(socket).Ports(ctx)
+	if err != nil {
+		return nil
+	}
+	for _, p := range ports {
+		kind := "tcp"
+		if len(p.Devices) > 0 {
+			kind = "rdma"
+		}
+		for _, a := range p.Addresses {
+			if at, err := netip.ParseAddrPort(a); err == nil {
+				own = append(own, endpointName(kind, at.Addr(), at.Port()))
+			}
+		}
+	}
+	return own
+}
+
+func endpointName(kind string, a netip.Addr, port uint16) string {
+	if !a.IsValid() || a.IsUnspecified() {
+		return fmt.Sprintf("%s *:%d", kind, port)
+	}
+	return fmt.Sprintf("%s %v:%d", kind, a.Unmap(), port)
+}
+
+// plainListen is why an address cannot be listened on.
+func plainListen(err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return errors.New("in use by another process")
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return errors.New("this host does not have that address")
+	case errors.Is(err, syscall.EACCES):
+		return errors.New("this user may not listen on ports below 1024")
+	}
+	return err
+}
