@@ -18,8 +18,8 @@ const (
 )
 
 // ConnectReserved connects from a port below 1024 if this process may bind one, as root may.
-// Exports with the option secure of exports(5), the default of the Linux server, want that. If it may
-// not, or if none is free, it connects from any port.
+// Exports with the option secure of exports(5), the default of the Linux server, want that. If it
+// may not, or if none is free, it connects from any port.
 func ConnectReserved(ctx context.Context, addr string) (net.Conn, error) {
 	const count = reservedLast - reservedFirst + 1
 	first := rand.IntN(count) //nolint:gosec // nobody gains by guessing

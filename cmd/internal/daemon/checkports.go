@@ -78,7 +78,9 @@ func unserved(ctx context.Context, cfg *config.Config) (list []string) {
 
 // unservedRDMA tries the addresses that a listener over RDMA stands for, as far as devices in user
 // space would serve them.
-func unservedRDMA(ctx context.Context, cfg *config.Config, name string, at config.Listen, own []string) (list []string) {
+func unservedRDMA(
+	ctx context.Context, cfg *config.Config, name string, at config.Listen, own []string,
+) (list []string) {
 	host, kind := provider.System(), provider.Kind(cfg.RDMAProvider)
 	if at.Provider != "" {
 		kind = at.Provider

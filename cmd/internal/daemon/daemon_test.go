@@ -193,7 +193,8 @@ func TestConflicts(t *testing.T) {
 	other.RDMAListen = cfg.RDMAListen
 	degraded("same RDMA address", other, "4791")
 	other.TCPListen = cfg.TCPListen
-	if err := start(other); err == nil || !strings.Contains(err.Error(), "in use") || !strings.Contains(err.Error(), "4791") {
+	if err := start(other); err == nil || !strings.Contains(err.Error(), "in use") ||
+		!strings.Contains(err.Error(), "4791") {
 		t.Errorf("the same port and address: %v", err)
 	}
 	stopDaemon(t, d)

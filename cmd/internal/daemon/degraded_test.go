@@ -15,8 +15,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 )
 
-// TestDegraded: a start serves what can be served. A directory that is missing, and addresses of TCP
-// and UDP that others have, are in the status and in the answers of the ops port, and are served
+// TestDegraded: a start serves what can be served. A directory that is missing, and addresses of
+// TCP and UDP that others have, are in the status and in the answers of the ops port, and are served
 // when they are there.
 func TestDegraded(t *testing.T) {
 	dir := t.TempDir()

@@ -26,7 +26,8 @@ func TestPurge(t *testing.T) {
 	for _, foreign := range []string{"", "mine"} {
 		d, ctl := startDaemon(t, cfg)
 		if _, err := ctl.Apply(t.Context(), control.Apply{
-			File: control.File{Name: "f", Syntax: "yaml", Text: "exports: [{path: " + t.TempDir() + ", pseudo: /b}]\n"}, Disrupt: true,
+			File:    control.File{Name: "f", Syntax: "yaml", Text: "exports: [{path: " + t.TempDir() + ", pseudo: /b}]\n"},
+			Disrupt: true,
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -75,7 +75,7 @@ func (d *Daemon) mountsChanged() {
 		return
 	}
 	if err := d.ApplyExports(false); err != nil {
-		d.log.Debug("after a change of the host's mounts", zap.Error(err)) // exports have logged it, when it was new
+		d.log.Debug("after a change of the host's mounts", zap.Error(err)) // logged when it was new
 	}
 }
 

@@ -22,8 +22,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 )
 
-// Check is one thing that has to be well, and what is wrong with it; nil is nothing. Serves says that
-// clients are served all the same: the answer names the error, and its status stays 200.
+// Check is one thing that has to be well, and what is wrong with it; nil is nothing. Serves says
+// that clients are served all the same: the answer names the error, and its status stays 200.
 type Check struct {
 	Name   string
 	Err    error

@@ -20,9 +20,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// openOnDevices opens the endpoints of a port over RDMA. An endpoint whose device is missing, or whose
-// address is taken, waits for it, unless must is set. It returns an error for the endpoints that are neither open nor
-// waiting.
+// openOnDevices opens the endpoints of a port over RDMA. An endpoint whose device is missing, or
+// whose address is taken, waits for it, unless must is set. It returns an error for the endpoints
+// that are neither open nor waiting.
 func (s *Set) openOnDevices(p *port, at config.Listen, must bool) error {
 	list, err := s.spread(at, p.opened.provider)
 	if err != nil && !must {

@@ -75,9 +75,10 @@ func New(cfg Config) *Set {
 }
 
 // Apply opens and closes ports until they are those of want. It takes ports from ready instead of
-// opening them. A port that cannot be opened does not stop the others, has its error in the list, and
-// is tried again until it can. The error is about the ports that were opened in vain. At the start
-// there is none as long as one port of NFS is served. In a successor each configured port must be.
+// opening them. A port that cannot be opened does not stop the others, has its error in the list,
+// and is tried again until it can. The error is about the ports that were opened in vain. At the
+// start there is none as long as one port of NFS is served. In a successor each configured port
+// must be.
 func (s *Set) Apply(want []control.Port, ready *Ready, atStart bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,8 @@ const (
 	retryMost  = 2 * time.Second
 )
 
-// waiting is an endpoint that waits for a device of the kernel, or for its address. Set.mu guards it.
+// waiting is an endpoint that waits for a device of the kernel, or for its address. Set.mu guards
+// it.
 type waiting struct {
 	want   config.Listen // one address, or one device
 	kind   provider.Kind // Verbs: it waits for a device of the kernel; Soft: for its address; empty: TCP
@@ -105,8 +106,8 @@ func (s *Set) retry(p *port, w *waiting) {
 }
 
 // again opens an endpoint that waits. The provider is not chosen anew: a device in user space would
-// take UDP port 4791 from a device of the kernel that comes back. For a port on all devices it opens
-// those that there are now, and returns no endpoint.
+// take UDP port 4791 from a device of the kernel that comes back. For a port on all devices it
+// opens those that there are now, and returns no endpoint.
 func (s *Set) again(p *port, w *waiting) (endpoint, error) {
 	if w.kind == "" {
 		return s.openTCP(p.Transport, w.want)

@@ -44,9 +44,9 @@ func New(c Config) *Reconciler { return &Reconciler{Config: c} }
 // sources are everything that says what is to be served now.
 func (r *Reconciler) sources() desired.Sources { return desired.Read(r.Settings(), r.State) }
 
-// ApplyExports brings the exports in line with what is desired. An export that cannot be served is no
-// error at the start: it has its error in the list, and is tried again. For a successor it is one if
-// no export at all can be served. Call with Mu locked.
+// ApplyExports brings the exports in line with what is desired. An export that cannot be served is
+// no error at the start: it has its error in the list, and is tried again. For a successor it is
+// one if no export at all can be served. Call with Mu locked.
 func (r *Reconciler) ApplyExports(atStart bool) error {
 	src := r.sources()
 	want := src.State().Exports
