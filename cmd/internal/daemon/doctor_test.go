@@ -41,7 +41,10 @@ func TestDoctor(t *testing.T) {
 			"nfs+rdma://" + addr + ":7/open", true,
 			map[string]string{"connect": "nothing listens on the port  -> on the server: 'rstorectl port list'"},
 		},
-		{"nfs+rdma://" + addr + "/shut", true, map[string]string{"mount": "'rstorectl doctor' names the rule that has denied 127."}},
+		{
+			"nfs+rdma://" + addr + "/shut", true,
+			map[string]string{"mount": "'rstorectl doctor' names the rule that has denied 127."},
+		},
 		{"nfs+rdma://" + addr + "/none", true, map[string]string{"mount": "the server exports "}},
 		{"nfs+tcp://" + addr + ":9/open", true, map[string]string{"tcp": "refused"}},
 	} {
