@@ -330,6 +330,8 @@ func TestCommands(t *testing.T) {
 		{[]string{"doctor"}, 1, "FAIL  nothing is exported  -> rstorectl export add"},
 		{[]string{"doctor", "-o", "json"}, 1, `"level": "FAIL"`},
 		{[]string{"doctor", "-o", "yaml"}, 1, "level: FAIL"},
+		{[]string{"doctor", "--fix", "-o", "json"}, 2, "--fix is for a terminal"},
+		{[]string{"doctor", "--fix"}, 1, "FAIL  nothing is exported  -> rstorectl export add"},
 		{[]string{"doctor", "/data"}, 2, "is not a URL"},
 		{[]string{"export", "list"}, 0, "PSEUDO"},
 		{[]string{"export", "add", "/srv/data"}, 0, "exported /srv/data as /data"},

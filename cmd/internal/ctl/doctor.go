@@ -1,6 +1,10 @@
 package ctl
 
 import (
+	"context"
+	"os"
+	"os/exec"
+
 	"github.com/spf13/cobra"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
@@ -14,7 +18,8 @@ type errFindings struct{}
 func (errFindings) Error() string { return "" }
 
 func (t *tool) doctor() *cobra.Command {
-	return &cobra.Command{
+	var fix bool
+	c := &cobra.Command{
 		Use:   "doctor [URL]",
 		Short: "Find what prevents NFS over RDMA from working, on the server or on a client",
 		Long: `Without a URL, check the server of this host: whether it runs, its exports, interfaces
@@ -24,22 +29,42 @@ export, check this host as a client: kernel modules, RDMA link and MTU. Then con
 the server and make the calls of a mount, over RDMA and over TCP.
 
 Each line is a finding: OK, WARN or FAIL, and a command where there is a remedy. The exit
-code is 1 if there is a FAIL. Nothing is changed.`,
-		Example: "  rstorectl doctor\n  rstorectl doctor nfs+rdma://server/data",
-		Args:    cli.Args(cobra.MaximumNArgs(1)),
+code is 1 if there is a FAIL. Nothing is changed without --fix.
+
+With --fix it asks for each remedy that it can carry out itself whether it shall, step by
+step, then looks again: starting and restarting the service, receive buffers, MTUs, kernel
+modules and RDMA links. It exports nothing, admits nobody and opens no port. Most remedies
+need root.`,
+		Example: `  rstorectl doctor
+  rstorectl doctor nfs+rdma://server/data
+  rstorectl doctor --fix`,
+		Args: cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var r doctor.Report
+			look := func(ctx context.Context) doctor.Report { return doctor.Server(ctx, doctor.This(), t.daemon()) }
 			switch {
+			case fix && (t.g.Server != "" || t.g.Output != cli.FormatTable):
+				return cli.Usagef("--fix is for a terminal on the host itself")
 			case len(args) == 0 && t.g.Server != "":
-				r = doctor.Remote(cmd.Context(), t.daemon())
-			case len(args) == 0:
-				r = doctor.Server(cmd.Context(), doctor.This(), t.daemon())
-			default:
+				look = func(ctx context.Context) doctor.Report { return doctor.Remote(ctx, t.daemon()) }
+			case len(args) > 0:
 				u, err := client.ParseURL(args[0])
 				if err != nil {
 					return cli.Usagef("%v", err)
 				}
-				r = doctor.Client(cmd.Context(), doctor.This(), u)
+				look = func(ctx context.Context) doctor.Report { return doctor.Client(ctx, doctor.This(), u) }
+			}
+			r := look(cmd.Context())
+			if fix && r.Fixable() {
+				x := &doctor.Fixer{In: cmd.InOrStdin(), Out: t.g.Out, Run: t.runStep}
+				done, err := x.Fix(cmd.Context(), r)
+				if done > 0 {
+					t.sayf(t.g.Out, "looking again")
+					r = look(cmd.Context())
+				}
+				if err != nil {
+					r.Print(t.g.Out)
+					return err
+				}
 			}
 			var err error
 			if t.g.Output == cli.FormatTable {
@@ -53,4 +78,21 @@ code is 1 if there is a FAIL. Nothing is changed.`,
 			return err
 		},
 	}
+	c.Flags().BoolVar(&fix, "fix", false, "ask for each remedy whether to carry it out, and do so")
+	return c
+}
+
+// runStep runs a command of a remedy. For commands of this program it keeps the control socket.
+func (t *tool) runStep(ctx context.Context, s doctor.Step) error {
+	name, args := s[0], s[1:]
+	if name == "rstorectl" {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		name, args = self, append([]string{"--control", t.g.Control}, args...)
+	}
+	c := exec.CommandContext(ctx, name, args...)
+	c.Stdout, c.Stderr = t.g.Out, t.g.Err
+	return c.Run()
 }

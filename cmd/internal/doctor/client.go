@@ -88,10 +88,12 @@ func (r *Report) local(h *Host, server netip.Addr, overRDMA bool) (netip.Addr, b
 	case pathMTU(ifMTU) == 0 && ifMTU != 0:
 		r.add(Fail, "mtu", fmt.Sprintf("ip link set dev %s mtu 1500", name), "the MTU of %s is %d, too small for RDMA",
 			name, ifMTU)
+		r.fix(Step{"ip", "link", "set", "dev", name, "mtu", "1500"})
 	case mtu != 0 && ifMTU != 0 && pathMTU(mtu) < pathMTU(ifMTU):
 		r.add(Warn, "mtu", fmt.Sprintf("'ip link set dev %s mtu %d', and 'ip route flush cache'", name, mtu),
 			"the MTU of %s is %d, but the kernel knows that the path to %v carries %d: RDMA packets of %d bytes will be lost",
 			name, ifMTU, server, mtu, pathMTU(ifMTU))
+		r.fix(Step{"ip", "link", "set", "dev", name, "mtu", strconv.Itoa(mtu)}, Step{"ip", "route", "flush", "cache"})
 	default:
 		r.ok("mtu", "the MTU of %s is %d: path MTU %d", name, ifMTU, pathMTU(ifMTU))
 	}
@@ -111,6 +113,7 @@ func (r *Report) modules(h *Host) {
 	}
 	if l := strings.Join(found[moduleHere], " "); l != "" {
 		r.add(Warn, "module", "modprobe -a "+l, "kernel modules not loaded: %s", l)
+		r.fix(append(Step{"modprobe", "-a"}, found[moduleHere]...))
 	}
 	if l := strings.Join(found[moduleUnknown], " "); l != "" {
 		r.add(Warn, "module", "install the rest of the kernel's modules (linux-modules-extra, kernel-modules-extra), "+
@@ -133,6 +136,7 @@ func (r *Report) link(h *Host, name string) {
 		if p.State != "ACTIVE" && p.State != "" {
 			r.add(Fail, "rdma-link", fmt.Sprintf("ip link set dev %s up", name), "RDMA link %s/%d on %s (%s) is %s", d.Name,
 				p.Number, name, kind, p.State)
+			r.fix(Step{"ip", "link", "set", "dev", name, "up"})
 			return
 		}
 		r.ok("rdma-link", "RDMA link %s/%d on %s (%s) is active", d.Name, p.Number, name, kind)
@@ -140,6 +144,9 @@ func (r *Report) link(h *Host, name string) {
 	}
 	r.add(Warn, "rdma-link", fmt.Sprintf("'modprobe rdma_rxe' and 'rdma link add rxe0 type rxe netdev %s'", name),
 		"no RDMA link of the kernel is on %s: the kernel cannot mount by RDMA from here, programs in user space can", name)
+	if s := h.module("rdma_rxe"); s != moduleUnknown {
+		r.fix(Step{"rstorectl", "device", "add", "rxe", name})
+	}
 }
 
 // sources are the addresses to try the server from: the one that routing chooses,

@@ -104,6 +104,7 @@ func (r *Report) devices(h *Host, devices []control.Device) {
 			r.add(Warn, "device", "systemctl restart rstored",
 				"RDMA device %s: the MTU of %s is %d now and was %d when the device was opened", d.Address, name, mtu,
 				d.InterfaceMTU)
+			r.fixRestart(h)
 		case d.PathMTU < pathMax:
 			r.add(OK, "device", fmt.Sprintf(
 				"larger packets cost less: 'ip link set dev %s mtu %d', if the switches and the clients have it too", name,
@@ -196,6 +197,7 @@ func (r *Report) receiveLimit(h *Host) {
 		r.add(Warn, "receive-buffer", enlarge(),
 			"net.core.rmem_max is %d; without CAP_NET_ADMIN rstored gets no larger receive buffers, and wants %d", n,
 			udp.DefaultReceiveBuffer)
+		r.fixReceiveLimit(h)
 	} else if n > 0 {
 		r.ok("receive-buffer", "net.core.rmem_max is %d", n)
 	}
@@ -214,6 +216,7 @@ func (r *Report) counters(h *Host, devices []control.Device, s control.Stats) {
 			r.add(Warn, "receive-buffer", enlarge(),
 				"RDMA device %s got %d bytes of receive buffer and asked for %d: bursts will be lost (net.core.rmem_max is %d)",
 				d.Address, got, want, h.number(rmemMax))
+			r.fixReceiveLimit(h)
 		} else if got > 0 {
 			r.ok("receive-buffer", "RDMA device %s has %d bytes of receive buffer", d.Address, got)
 		}

@@ -23,6 +23,8 @@ type Finding struct {
 	Check string `json:"check"` // which check, for scripts
 	What  string `json:"what"`
 	Do    string `json:"do,omitempty"` // what to type, or to change
+	// Fix is what of Do can be carried out by itself, in this order.
+	Fix []Step `json:"fix,omitempty"`
 }
 
 // Report collects findings in the order in which they were made.

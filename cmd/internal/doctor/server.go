@@ -46,6 +46,7 @@ func Server(ctx context.Context, h *Host, d Daemon) Report {
 	if err != nil {
 		r.add(Fail, "daemon",
 			"start it ('systemctl start rstored', or 'rstored --export DIR'), or name its socket with --control", "%v", err)
+		r.fixStart(h, err)
 		r.udpPort(h, 0, nil)
 		r.receiveLimit(h)
 		r.firewall(h)
