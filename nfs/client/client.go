@@ -91,16 +91,19 @@ func (c *Client) Close() error {
 
 // Stats are the counts of a client since it was made.
 type Stats struct {
-	Connections uint64 // that were made, the first one included
-	Resent      uint64 // calls that were sent again over a new connection
-	Sessions    uint64 // of version 4 that were made
-	Reclaimed   uint64 // opens that were reclaimed after restarts of the server
-	Relocked    uint64 // locks
+	Connections uint64        // that were made, the first one included
+	Resent      uint64        // calls that were sent again over a new connection
+	Waited      time.Duration // of all calls, from the request to the reply; calls in flight together add up
+	Sessions    uint64        // of version 4 that were made
+	Reclaimed   uint64        // opens that were reclaimed after restarts of the server
+	Relocked    uint64        // locks
 }
 
 // Stats returns the client's counts.
 func (c *Client) Stats() Stats {
-	s := Stats{Connections: c.nfs.reconnects.Load(), Resent: c.nfs.resent.Load()}
+	s := Stats{
+		Connections: c.nfs.reconnects.Load(), Resent: c.nfs.resent.Load(), Waited: time.Duration(c.nfs.waited.Load()),
+	}
 	c.mu.Lock()
 	if four := c.choice.four; four != nil {
 		s.Sessions, s.Reclaimed, s.Relocked = four.sessions.Load(), four.reclaimed.Load(), four.relocked.Load()

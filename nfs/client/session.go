@@ -32,6 +32,7 @@ type session struct {
 	xid        atomic.Uint32
 	reconnects atomic.Uint64
 	resent     atomic.Uint64
+	waited     atomic.Int64 // nanoseconds of all calls
 
 	mu       sync.Mutex
 	conn     rpc.Client
@@ -65,7 +66,10 @@ func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 				s.resent.Add(1)
 			}
 			sent++
-			if err = c.Call(ctx, r); err == nil {
+			begin := time.Now()
+			err = c.Call(ctx, r)
+			s.waited.Add(int64(time.Since(begin)))
+			if err == nil {
 				return nil
 			}
 			var gone *rpc.ConnError

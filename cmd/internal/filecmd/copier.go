@@ -42,6 +42,7 @@ type copier struct {
 	large        chan struct{}
 	wg           sync.WaitGroup
 	files, bytes atomic.Int64
+	spent        spent
 	severalCalls atomic.Bool // the target cannot make a file in one call
 
 	// The walk's own.
@@ -68,7 +69,7 @@ type finished struct {
 func newCopier(r *run, src, dst side, jobs int) *copier {
 	return &copier{
 		r: r, src: src, dst: dst, jobs: max(jobs, 1), large: make(chan struct{}, largeJobs),
-		links: make(map[id]*leader), chunk: resumeChunk,
+		links: make(map[id]*leader), chunk: resumeChunk, spent: newSpent(src, dst),
 	}
 }
 
@@ -310,7 +311,9 @@ func (k *copier) file(ctx context.Context, from, into *object, name string) (to 
 			return nil, err
 		}
 	}
+	begin := time.Now()
 	p, err := k.begin(ctx, from, into, name)
+	k.spent.on(k.dst, begin)
 	if err != nil {
 		return nil, atTarget(err)
 	}
@@ -326,7 +329,10 @@ func (k *copier) file(ctx context.Context, from, into *object, name string) (to 
 	if err := k.data(ctx, from, p); err != nil {
 		return nil, err
 	}
-	if err := k.dst.finish(ctx, to, &from.attr, k.owner); err != nil {
+	begin = time.Now()
+	err = k.dst.finish(ctx, to, &from.attr, k.owner)
+	k.spent.on(k.dst, begin)
+	if err != nil {
 		p.stays = false // its mode may not be that of a part any more
 		return nil, atTarget(err)
 	}
@@ -336,7 +342,10 @@ func (k *copier) file(ctx context.Context, from, into *object, name string) (to 
 			return nil, err
 		}
 	}
-	if err := k.settle(ctx, to, into, p.name, name, large); err != nil {
+	begin = time.Now()
+	err = k.settle(ctx, to, into, p.name, name, large)
+	k.spent.on(k.dst, begin)
+	if err != nil {
 		return nil, atTarget(err)
 	}
 	return to, nil
@@ -354,6 +363,6 @@ func (k *copier) place(ctx context.Context, o, into *object, part, name string) 
 func (k *copier) progress(n int) {
 	k.bytes.Add(int64(n))
 	if k.r.status != nil {
-		k.r.status.add(n)
+		k.r.status.add(n, k.spent.shares)
 	}
 }

@@ -30,8 +30,8 @@ func (o *copyFlags) add(c *cobra.Command) {
 	f.BoolVar(&o.owner, "owner", false, "keep user and group, which usually takes root")
 	f.BoolVar(&o.resume, "resume", false,
 		"keep what there is of a large file when its copy fails, and go on there next time")
-	f.BoolVar(&o.fsync, "fsync", false, "write each file of a tree to the disk of this host before it gets its name, and "+
-		"not all of them together at the end")
+	f.BoolVar(&o.fsync, "fsync", false, "write each file of a tree to the disk of this host before it gets its name, "+
+		"and not all of them together at the end")
 	f.IntVarP(&o.jobs, "jobs", "j", defaultJobs, "how many files at once")
 }
 
@@ -173,6 +173,10 @@ type summary struct {
 	Bytes   int64   `json:"bytes"`
 	Failed  int     `json:"failed"`
 	Seconds float64 `json:"seconds"`
+	// Calls and Here are the seconds in calls to servers, and in files of this host, summed over
+	// everything that was under way at once.
+	Calls float64 `json:"call_seconds"`
+	Here  float64 `json:"file_seconds"`
 }
 
 // copyAll copies every source to the target.
@@ -189,6 +193,7 @@ func (r *run) copyAll(sources []string, target string, o *copyFlags) error {
 		r.status = newMeter(r.g.Err, "copying")
 	}
 	var sum summary
+	var here, there time.Duration
 	for _, s := range sources {
 		k, err := r.copyOne(s, dst, o)
 		if err != nil {
@@ -201,6 +206,8 @@ func (r *run) copyAll(sources []string, target string, o *copyFlags) error {
 		if k != nil {
 			sum.Files += k.files.Load()
 			sum.Bytes += k.bytes.Load()
+			here += time.Duration(k.spent.here.Load())
+			there += k.spent.there()
 		}
 	}
 	if r.status != nil {
@@ -211,6 +218,7 @@ func (r *run) copyAll(sources []string, target string, o *copyFlags) error {
 		return err
 	}
 	sum.Failed, sum.Seconds = r.failed, time.Since(begin).Seconds()
+	sum.Calls, sum.Here = there.Seconds(), here.Seconds()
 	if r.g.Quiet {
 		return nil
 	}
@@ -218,8 +226,12 @@ func (r *run) copyAll(sources []string, target string, o *copyFlags) error {
 		return r.g.Print(&sum, nil)
 	}
 	return buffered(r.g.Err, func(w io.Writer) {
-		fmt.Fprintf(w, "%d copied, %s in %.2f s (%s/s)\n", sum.Files, amount(uint64(sum.Bytes)), sum.Seconds,
+		fmt.Fprintf(w, "%d copied, %s in %.2f s (%s/s)", sum.Files, amount(uint64(sum.Bytes)), sum.Seconds,
 			amount(uint64(float64(sum.Bytes)/max(sum.Seconds, 1e-9))))
+		if s := shares(here, there); s != "" {
+			fmt.Fprintf(w, "; %s", s)
+		}
+		fmt.Fprintln(w)
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
@@ -16,9 +17,10 @@ import (
 
 // copyData copies the bytes of x to a file that was just created. x is the whole file for a sparse
 // file, and for one that the server copies. It calls progress with the bytes that arrive, and with
-// a negative number if bytes must be sent again.
+// a negative number if bytes must be sent again. here gets the time in files of this host.
 func copyData(
-	ctx context.Context, src side, from *object, dst side, to *object, x client.Extent, progress func(int),
+	ctx context.Context, src side, from *object, dst side, to *object, x client.Extent, here *atomic.Int64,
+	progress func(int),
 ) error {
 	target, upload := dst.(*remote)
 	source, download := src.(*remote)
@@ -34,9 +36,9 @@ func copyData(
 	case upload && download:
 		return target.c.Upload(ctx, to.h, remoteFile{ctx, source.c, from.h}, x.Off, x.Size, progress)
 	case upload:
-		return uploadLocal(ctx, from, target, to, x, progress)
+		return uploadLocal(ctx, from, target, to, x, here, progress)
 	case download:
-		return downloadLocal(ctx, source, from, to, x, progress)
+		return downloadLocal(ctx, source, from, to, x, here, progress)
 	}
 	return errors.New("neither side is remote")
 }
@@ -85,7 +87,8 @@ func downloadData(ctx context.Context, c *client.Client, from *object, w io.Writ
 }
 
 func uploadLocal(
-	ctx context.Context, from *object, target *remote, to *object, part client.Extent, progress func(int),
+	ctx context.Context, from *object, target *remote, to *object, part client.Extent, here *atomic.Int64,
+	progress func(int),
 ) error {
 	f, err := os.Open(from.path)
 	if err != nil {
@@ -99,7 +102,7 @@ func uploadLocal(
 		}
 	}
 	for _, x := range list {
-		if err := target.c.Upload(ctx, to.h, f, x.Off, x.Size, progress); err != nil {
+		if err := target.c.Upload(ctx, to.h, timedFile{f, here}, x.Off, x.Size, progress); err != nil {
 			return changed(err)
 		}
 	}
@@ -107,15 +110,16 @@ func uploadLocal(
 }
 
 func downloadLocal(
-	ctx context.Context, source *remote, from, to *object, part client.Extent, progress func(int),
+	ctx context.Context, source *remote, from, to *object, part client.Extent, here *atomic.Int64, progress func(int),
 ) error {
+	f := timedFile{to.f, here}
 	if from.sparse() {
 		if err := to.f.Truncate(int64(from.attr.Size)); err != nil {
 			return err
 		}
-		return changed(downloadData(ctx, source.c, from, holes{to.f}, progress))
+		return changed(downloadData(ctx, source.c, from, holes{f}, progress))
 	}
-	return changed(source.c.Download(ctx, from.h, to.f, part.Off, part.Size, progress))
+	return changed(source.c.Download(ctx, from.h, f, part.Off, part.Size, progress))
 }
 
 // changed explains an end of file before the size that the file had when it was listed.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -86,7 +87,10 @@ func (k *copier) settle(ctx context.Context, to, into *object, part, name string
 func (k *copier) syncLater() {
 	for _, l := range k.later.all {
 		if k.r.ctx.Err() == nil {
-			if err := k.later.side.syncFS(l.f); err != nil {
+			begin := time.Now()
+			err := k.later.side.syncFS(l.f)
+			k.spent.on(k.dst, begin)
+			if err != nil {
 				k.fail(l.shown, fmt.Errorf("syncing the file system: %w", err))
 			}
 		}

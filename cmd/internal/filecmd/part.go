@@ -136,7 +136,8 @@ func (k *copier) data(ctx context.Context, from *object, p *part) error {
 	}
 	for off := p.done; off < size; off += step {
 		n := min(step, size-off)
-		if err := copyData(ctx, k.src, from, k.dst, p.o, client.Extent{Off: off, Size: n}, k.progress); err != nil {
+		x := client.Extent{Off: off, Size: n}
+		if err := copyData(ctx, k.src, from, k.dst, p.o, x, k.spent.here, k.progress); err != nil {
 			return err
 		}
 		if off+n < size {

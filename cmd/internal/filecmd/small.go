@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/nfs3"
@@ -14,7 +15,8 @@ type placer interface {
 	// placeFile makes a file with its data and with the attributes that finish sets. part is its
 	// name until it is complete. An error that matches errors.ErrUnsupported means that this side
 	// cannot, and that nothing was made.
-	placeFile(ctx context.Context, into *object, name, part string, data []byte, a *nfs3.Attr, owner bool) (*object, error)
+	placeFile(ctx context.Context, into *object, name, part string, data []byte, a *nfs3.Attr,
+		owner bool) (*object, error)
 }
 
 // smallBuffers hold the data of small files.
@@ -34,7 +36,10 @@ func (k *copier) small(ctx context.Context, from, into *object, name string) (to
 	buf := smallBuffers.Get().(*[]byte)
 	defer smallBuffers.Put(buf)
 	data := (*buf)[:from.attr.Size]
-	if err := k.src.read(ctx, from, data); err != nil {
+	begin := time.Now()
+	err = k.src.read(ctx, from, data)
+	k.spent.on(k.src, begin)
+	if err != nil {
 		return nil, true, changed(err)
 	}
 	part := partName(name, newID())
