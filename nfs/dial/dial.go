@@ -24,6 +24,7 @@ import (
 	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/gss"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
@@ -56,6 +57,8 @@ type Dialer struct {
 	// certificate of the client, so that MutualTLS needs TLS.
 	Security rpc.Security
 	TLS      func(server string) (*tls.Config, error)
+	// Secure, if not nil, makes NFS calls with RPCSEC_GSS; Cred counts for MOUNT alone.
+	Secure *Secure
 	// GiveUp and Depth are those of client.Config.
 	GiveUp time.Duration
 	Depth  int
@@ -63,6 +66,28 @@ type Dialer struct {
 	mu      sync.Mutex
 	clients map[endpoint]*client.Client
 	devices map[local]rdma.Device
+}
+
+// Secure is how calls are protected.
+type Secure struct {
+	Service gss.Service
+	// Initiate begins a security context with a server, by its name in the URL.
+	Initiate func(ctx context.Context, host string) (rpc.Initiation, error)
+}
+
+// secured connects and protects the calls of the connection as Dialer.Secure says.
+func (d *Dialer) secured(ctx context.Context, at endpoint) (rpc.Client, error) {
+	conn, err := d.connect(ctx, at, nil, tcp.ConnectReserved)
+	if err != nil || d.Secure == nil {
+		return conn, err
+	}
+	host, _, err := net.SplitHostPort(at.host)
+	if err != nil {
+		host = at.host
+	}
+	return rpc.NewSecured(conn, d.Secure.Service, func(ctx context.Context) (rpc.Initiation, error) {
+		return d.Secure.Initiate(ctx, host)
+	}), nil
 }
 
 // dialFunc connects to a server over TCP, from any port or from one below 1024.
@@ -115,7 +140,7 @@ func (d *Dialer) Client(u client.URL) *client.Client {
 	var c *client.Client
 	c = client.New(client.Config{
 		Peer: u.Host, Cred: cred, Version: d.Version, GiveUp: d.GiveUp, Depth: d.Depth,
-		Dial:      func(ctx context.Context) (rpc.Client, error) { return d.connect(ctx, at, nil, tcp.ConnectReserved) },
+		Dial:      func(ctx context.Context) (rpc.Client, error) { return d.secured(ctx, at) },
 		DialMount: func(ctx context.Context) (rpc.Client, error) { return d.dialMount(ctx, at, c.RPC()) },
 	})
 	if d.clients == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rstored/rstored/rpcrdma/gss"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
@@ -28,10 +29,19 @@ type Request struct {
 	Dst []byte
 	// ResMax bounds the encoded results in bytes, bulk excluded. 0 means 1024.
 	ResMax int
+
+	// Of a Secured client: the context and the credential of this transmission.
+	gss     *gss.Client
+	gssCred gss.Cred
+	verify  func(flavor uint32, body []byte) error // instead of the context's check
 }
 
 // Encode appends the call.
 func (r *Request) Encode(e *xdr.Encoder) {
+	if r.gss != nil {
+		r.encodeSecured(e)
+		return
+	}
 	EncodeCall(e, r.XID, r.Prog, r.Vers, r.Proc, r.Cred)
 	if r.Args != nil {
 		r.Args(e)
@@ -40,6 +50,9 @@ func (r *Request) Encode(e *xdr.Encoder) {
 
 // Decode reads the reply.
 func (r *Request) Decode(d *xdr.Decoder) error {
+	if r.gss != nil {
+		return r.decodeSecured(d)
+	}
 	err := DecodeReply(d, r.XID)
 	if err == nil && r.Res != nil {
 		err = r.Res(d)
@@ -138,7 +151,15 @@ type DeniedError struct {
 }
 
 func (e *DeniedError) Error() string {
-	if e.Auth != 0 {
+	switch e.Auth {
+	case 0:
+	case GSSCredProblem, GSSCtxProblem:
+		return "the server refused the security context"
+	case AuthTooWeak:
+		return "the server wants a stronger credential (option sec)"
+	case AuthRejectedCred:
+		return "the server does not accept this kind of credential (option sec)"
+	default:
 		return fmt.Sprintf("the server refused the credential (auth_stat %d)", uint32(e.Auth))
 	}
 	return fmt.Sprintf("the server speaks RPC versions %d to %d", e.Low, e.High)
@@ -155,7 +176,10 @@ var ErrReply = errors.New("malformed RPC reply")
 //	accepted, other status                   AcceptError
 //	denied, RPC_MISMATCH or AUTH_ERROR       DeniedError
 //	denied, another status                   ErrReply
-func DecodeReply(d *xdr.Decoder, xid uint32) error {
+func DecodeReply(d *xdr.Decoder, xid uint32) error { return decodeReply(d, xid, nil) }
+
+// decodeReply is DecodeReply. verify, if not nil, checks the verifier of an accepted reply.
+func decodeReply(d *xdr.Decoder, xid uint32, verify func(flavor uint32, body []byte) error) error {
 	if got := d.Uint32(); got != xid && d.Err() == nil {
 		return fmt.Errorf("%w: XID %#x instead of %#x", ErrReply, got, xid)
 	}
@@ -164,11 +188,15 @@ func DecodeReply(d *xdr.Decoder, xid uint32) error {
 	}
 	switch d.Uint32() {
 	case replyAccepted:
-		d.Uint32()
-		d.Opaque(AuthBodyMax)
+		flavor, body := d.Uint32(), d.Opaque(AuthBodyMax)
 		stat := AcceptStat(d.Uint32())
 		if d.Err() != nil {
 			return ErrReply
+		}
+		if verify != nil {
+			if err := verify(flavor, body); err != nil {
+				return fmt.Errorf("the reply is not of the server: %w", err)
+			}
 		}
 		if stat == RPCSuccess {
 			return nil

@@ -85,6 +85,7 @@ func (t *tool) command(use, short string, args cobra.PositionalArgs, do func(*ru
 	}
 	connectFlags(c.Flags(), d)
 	tlsFlags(c.Flags(), d)
+	kerberosFlags(c.Flags(), d)
 	return c
 }
 

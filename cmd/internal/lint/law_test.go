@@ -66,6 +66,7 @@ var law = []struct {
 	{dir: "nfs/acl", allow: []string{"rpcrdma/xdr", "blockstore"}},        // a function of what it is given
 	{dir: "nfs/clock", allow: []string{"rpcrdma/rpc"}},                    // the clock of the boot
 	{dir: "nfs/krb5", allow: []string{"rpcrdma/gss"}},
+	{dir: "nfs/krb5/creds", allow: []string{"nfs/krb5", "rpcrdma/rpc"}},
 	{dir: "nfs/krb5/krbtest"},
 	{dir: "nfs/idmap"}, // who knows names is passed in
 	{dir: "nfs/hosts"}, // and who knows hosts
@@ -75,7 +76,7 @@ var law = []struct {
 	}},
 	// puts the client together
 	{dir: "nfs/dial", allow: []string{
-		"nfs/...", "rdma", "rdma/provider", "rdma/roce", "rpcrdma", "rpcrdma/rpc",
+		"nfs/...", "rdma", "rdma/provider", "rdma/roce", "rpcrdma", "rpcrdma/gss", "rpcrdma/rpc",
 		"rpcrdma/tcp",
 	}},
 	// TCP to RDMA

@@ -1,0 +1,197 @@
+package rpc
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/rstored/rstored/rpcrdma/gss"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Initiation is the client's half of the establishment of one security context.
+type Initiation struct {
+	Token []byte
+	// Finish makes the context from the server's token.
+	Finish func(token []byte) (*gss.Context, error)
+}
+
+// Secured is a Client whose calls are of RPCSEC_GSS (RFC 2203). It establishes a context with the
+// first call, and another one when the server does not know the old one any more or it is used up.
+// The Cred of requests does not count.
+//
+// With gss.None the arguments and results go as without RPCSEC_GSS, over RDMA by chunks. Otherwise
+// bulk data is part of the message, and results are never in Request.Dst.
+type Secured struct {
+	Client
+	service  gss.Service
+	initiate func(ctx context.Context) (Initiation, error)
+
+	mu  sync.Mutex
+	now *gss.Client
+}
+
+// NewSecured makes a Secured of a connection. It owns the connection.
+func NewSecured(
+	c Client, service gss.Service, initiate func(ctx context.Context) (Initiation, error),
+) *Secured {
+	return &Secured{Client: c, service: service, initiate: initiate}
+}
+
+// Register implements Registrar.
+func (s *Secured) Register(buf []byte) (release func(), err error) {
+	if r, ok := s.Client.(Registrar); ok && s.service == gss.None {
+		return r.Register(buf)
+	}
+	return func() {}, nil
+}
+
+// Call implements Client.
+func (s *Secured) Call(ctx context.Context, r *Request) error {
+	const attempts = 3
+	for n := 1; ; n++ {
+		c, err := s.context(ctx, r)
+		if err != nil {
+			return err
+		}
+		x := *r
+		if x.gssCred, err = c.Next(); err == nil {
+			x.gss = c
+			if s.service != gss.None {
+				x.ResMax = cmp.Or(r.ResMax, 1024) + xdr.Padded(len(r.Dst)) + gss.Overhead
+				x.Dst = nil
+			}
+			err = s.Client.Call(ctx, &x)
+			r.XID = x.XID
+		}
+		if n == attempts || !stale(err) {
+			return err
+		}
+		s.forget(c)
+		r.XID = 0 // the server has not seen the call
+	}
+}
+
+// stale reports whether another context may help.
+func stale(err error) bool {
+	var denied *DeniedError
+	return errors.Is(err, gss.ErrUsedUp) ||
+		errors.As(err, &denied) && (denied.Auth == GSSCredProblem || denied.Auth == GSSCtxProblem)
+}
+
+func (s *Secured) forget(c *gss.Client) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now == c {
+		s.now = nil
+	}
+}
+
+// context returns the context, or establishes it. Other calls wait meanwhile.
+func (s *Secured) context(ctx context.Context, r *Request) (*gss.Client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now != nil {
+		return s.now, nil
+	}
+	half, err := s.initiate(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var res gss.InitRes
+	var flavor uint32
+	var verifier []byte
+	call := Request{
+		Prog: r.Prog, Vers: r.Vers, gss: new(gss.Client),
+		gssCred: gss.Cred{Version: gss.Version, Proc: gss.Init, Service: s.service},
+		Args:    func(e *xdr.Encoder) { e.Opaque(half.Token) },
+		Res: func(d *xdr.Decoder) error {
+			err := res.Decode(d)
+			res.Handle, res.Token = append([]byte(nil), res.Handle...), append([]byte(nil), res.Token...)
+			return err
+		},
+		ResMax: 4096,
+	}
+	call.verify = func(f uint32, b []byte) error {
+		flavor, verifier = f, append([]byte(nil), b...)
+		return nil
+	}
+	if err := s.Client.Call(ctx, &call); err != nil {
+		return nil, fmt.Errorf("establishing a security context: %w", err)
+	}
+	if res.Major != gss.Complete {
+		return nil, &gss.InitError{Major: res.Major, Minor: res.Minor, Err: refusal(res.Major, res.Minor)}
+	}
+	established, err := half.Finish(res.Token)
+	if err != nil {
+		return nil, fmt.Errorf("establishing a security context: %w", err)
+	}
+	if flavor != gss.Flavor || established.VerifyMIC(verifier, binary.BigEndian.AppendUint32(nil, res.Window)) != nil {
+		return nil, errors.New("establishing a security context: the server's answer is forged")
+	}
+	s.now = gss.NewClient(established, res.Handle, s.service)
+	return s.now, nil
+}
+
+// kerberosCodes are what servers refuse tokens with (RFC 4120 section 7.5.9).
+var kerberosCodes = map[uint32]string{
+	31: "it cannot decrypt the ticket: its keytab has another key",
+	32: "the ticket has expired",
+	33: "the ticket is not valid yet: the clocks differ",
+	34: "the token was used before",
+	35: "the ticket is for another service, or its keytab lacks the principal",
+	36: "ticket and authenticator do not match",
+	37: "the clocks of client and server differ too much",
+	40: "it does not understand the token",
+	44: "its keytab has another version of the key",
+	45: "its keytab lacks the key",
+}
+
+// refusal describes why a server refuses a token, as far as it says so. The low bytes of the minor
+// status of MIT's and of our servers are an error code of Kerberos.
+func refusal(major, minor uint32) error {
+	if text := kerberosCodes[minor&0xff]; text != "" {
+		return fmt.Errorf("the server refuses the security context: %s", text)
+	}
+	return fmt.Errorf("the server refuses the security context (major status %#x, minor %#x)", major, minor)
+}
+
+// encodeSecured is Encode with RPCSEC_GSS.
+func (r *Request) encodeSecured(e *xdr.Encoder) {
+	e.Uint32s(r.XID, MsgCall, Version, r.Prog, r.Vers, r.Proc)
+	r.gssCred.Append(e)
+	if r.gssCred.Proc != gss.Data {
+		e.Uint32s(uint32(AuthNone), 0)
+		r.Args(e)
+		return
+	}
+	r.gss.Finish(e, &r.gssCred, r.Args)
+	if r.gssCred.Service != gss.None && len(e.Refs) > 0 {
+		// No part of what is protected can move by itself (RFC 8166 section 3.4.1).
+		flat := e.AppendFlat(nil)
+		e.Reset()
+		e.B = append(e.B, flat...)
+	}
+}
+
+// decodeSecured is Decode with RPCSEC_GSS.
+func (r *Request) decodeSecured(d *xdr.Decoder) error {
+	verify := r.verify
+	if verify == nil {
+		verify = func(flavor uint32, body []byte) error { return r.gss.Check(&r.gssCred, flavor, body) }
+	}
+	if err := decodeReply(d, r.XID, verify); err != nil || r.Res == nil {
+		return err
+	}
+	if r.gssCred.Proc != gss.Data {
+		return r.Res(d)
+	}
+	res, err := r.gss.Results(&r.gssCred, *d)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrReply, err)
+	}
+	return r.Res(&res)
+}
