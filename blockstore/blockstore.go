@@ -197,6 +197,8 @@ type Limits struct {
 	Xattrs bool
 	// ACLs says that the store has POSIX ACLs; see there.
 	ACLs bool
+	// Births says that the store knows when objects were made; see there.
+	Births bool
 }
 
 // CreateMode is how Create treats an existing name.

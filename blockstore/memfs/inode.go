@@ -1,6 +1,10 @@
 package memfs
 
-import "github.com/rstored/rstored/blockstore"
+import (
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+)
 
 const (
 	pageSize = 64 << 10
@@ -14,7 +18,8 @@ type inode struct {
 	target string            // of a symlink
 	dir    *directory        // of a directory
 	parent uint64            // of a directory: the inode of ".."
-	pins   int               // see Pin
+	born   time.Time
+	pins   int // see Pin
 
 	// xattrs are the extended attributes, and xattrBytes the size of their names and
 	// values.

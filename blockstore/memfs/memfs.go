@@ -110,8 +110,19 @@ func (f *FS) Close() error { return nil }
 func (f *FS) Limits() blockstore.Limits {
 	return blockstore.Limits{
 		MaxFileSize: maxFileSize, LinkMax: linkMax, NameMax: blockstore.NameMax, WccExact: true,
-		BlockSize: 1, Xattrs: true, ACLs: true,
+		BlockSize: 1, Xattrs: true, ACLs: true, Births: true,
 	}
+}
+
+// Birth returns when an object was made.
+func (f *FS) Birth(_ *blockstore.Cred, h blockstore.Handle) (time.Time, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	n, err := f.lookup(h)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return n.born, nil
 }
 
 // Stat returns the space and the inodes left under Options.
@@ -188,7 +199,7 @@ func (f *FS) newInode(typ blockstore.FileType, mode, uid, gid uint32) *inode {
 	n := &inode{attr: blockstore.Attr{
 		Type: typ, Mode: mode, NLink: 1, UID: uid, GID: gid, FileID: f.nextID,
 		Atime: now, Mtime: now, Ctime: now,
-	}}
+	}, born: now}
 	f.nextID++
 	f.inodes[n.attr.FileID] = n
 	f.used += inodeCost

@@ -171,6 +171,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.limits.BlockSize = uint32(max(sfs.Bsize, 0))
 	f.limits.Xattrs = hasXattrs(fd)
 	f.limits.ACLs = hasACLs(fd)
+	_, f.limits.Births, _ = birth(fd)
 	f.limits.Clones = !f.readOnly && hasClones(fd)
 	// Without a mount ID, mount points below the root are recognised by their device numbers.
 	f.noOpenat2, f.mountID = probeOpenat2(fd)

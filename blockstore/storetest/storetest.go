@@ -49,6 +49,7 @@ func Run(t *testing.T, open func(t *testing.T) blockstore.FS, opts Options) {
 		{"Extents", testExtents},
 		{"Xattrs", testXattrs},
 		{"ACLs", testACLs},
+		{"Births", testBirths},
 		{"Stability", testStability},
 		{"WriteNowait", testWriteNowait},
 		{"SetAttr", testSetAttr},

@@ -55,6 +55,7 @@ const (
 	AttrSpaceUsed     = 45
 	AttrTimeAccess    = 47
 	AttrTimeAccSet    = 48
+	AttrTimeCreate    = 50
 	AttrTimeDelta     = 51
 	AttrTimeMetadata  = 52
 	AttrTimeModify    = 53
@@ -116,6 +117,9 @@ func (k *compound) supported(x *nfs.Export) Bitmap {
 	if quotasOf(x) == nil {
 		b = b.without(ofQuota)
 	}
+	if birthsOf(x) == nil {
+		b.clear(AttrTimeCreate)
+	}
 	if x == nil || !x.FS.Limits().Clones {
 		b.clear(AttrCloneBlock)
 	}
@@ -129,6 +133,16 @@ func quotasOf(x *nfs.Export) blockstore.Quotas {
 	}
 	q, _ := x.FS.(blockstore.Quotas)
 	return q
+}
+
+// birthsOf returns the store of an export if it knows when objects were made, else nil. x may be
+// nil.
+func birthsOf(x *nfs.Export) blockstore.Births {
+	if x == nil || !x.FS.Limits().Births {
+		return nil
+	}
+	s, _ := x.FS.(blockstore.Births)
+	return s
 }
 
 // changeOf returns the change attribute: the ctime in nanoseconds since 1970. change_attr_type says

@@ -23,6 +23,7 @@ type subject struct {
 
 	stat  blockstore.Stat   // for ofStat
 	quota blockstore.Quota  // for ofQuota
+	birth time.Time         // for time_create
 	aces  []acl.ACE         // for acl
 	limit blockstore.Limits // of the store
 }
@@ -53,7 +54,7 @@ func (k *compound) newSubject(o *object) *subject {
 
 // of fills in the subject of an object of an export whose attributes the store has returned
 // already. It makes at most one call of the store for each of: root, ACL (two for a directory),
-// quota, statfs. These calls come later than the one for attr, so that a GETATTR is no snapshot of
+// time of creation, quota, statfs. These calls come later than the one for attr, so that a GETATTR is no snapshot of
 // one moment.
 func (k *compound) of(s *subject, a *blockstore.Attr, want Bitmap) nfs.Status {
 	s.attr, s.change, s.limit = *a, changeOf(a), s.x.FS.Limits()
@@ -69,6 +70,12 @@ func (k *compound) of(s *subject, a *blockstore.Attr, want Bitmap) nfs.Status {
 	if q := quotasOf(s.x); q != nil && !want.and(ofQuota).empty() {
 		var err error
 		if s.quota, err = q.Quota(k.who(&s.object), s.h); err != nil {
+			return nfs.StatusOf(err)
+		}
+	}
+	if b := birthsOf(s.x); b != nil && want.Has(AttrTimeCreate) {
+		var err error
+		if s.birth, err = b.Birth(k.who(&s.object), s.h); err != nil {
 			return nfs.StatusOf(err)
 		}
 	}
@@ -150,6 +157,7 @@ func init() {
 		AttrSpaceTotal:   func(e *xdr.Encoder, s *subject) { e.Uint64(s.stat.TotalBytes) },
 		AttrSpaceUsed:    func(e *xdr.Encoder, s *subject) { e.Uint64(s.attr.Used) },
 		AttrTimeAccess:   func(e *xdr.Encoder, s *subject) { EncodeTime(e, s.attr.Atime) },
+		AttrTimeCreate:   func(e *xdr.Encoder, s *subject) { EncodeTime(e, s.birth) },
 		AttrTimeDelta:    func(e *xdr.Encoder, _ *subject) { EncodeTime(e, time.Unix(0, 1)) },
 		AttrTimeMetadata: func(e *xdr.Encoder, s *subject) { EncodeTime(e, s.attr.Ctime) },
 		AttrTimeModify:   func(e *xdr.Encoder, s *subject) { EncodeTime(e, s.attr.Mtime) },

@@ -59,7 +59,7 @@ func TestQuotas(t *testing.T) {
 // file system here.
 func TestAttributesOfNobody(t *testing.T) {
 	const (
-		archive, hidden, mimetype, system, timeBackup, timeCreate = 14, 25, 32, 46, 49, 50
+		archive, hidden, mimetype, system, timeBackup             = 14, 25, 32, 46, 49
 		dirNotifDelay, direntNotifDelay, dacl, sacl, changePolicy = 56, 57, 58, 59, 60
 		fsStatus, fsLayoutType, layoutHint, layoutType            = 61, 62, 63, 64
 		layoutBlksize, layoutAlign, fsLocationsInfo, mdsThreshold = 65, 66, 67, 68
@@ -72,7 +72,7 @@ func TestAttributesOfNobody(t *testing.T) {
 	for _, fh := range [][]byte{x.handle(), x.handle("one"), x.file("f")} {
 		all, _ := DecodeBitmap(x.attr(fh, AttrSupported))
 		for _, n := range []int{
-			archive, hidden, mimetype, system, timeBackup, timeCreate, dirNotifDelay, direntNotifDelay, dacl, sacl, changePolicy,
+			archive, hidden, mimetype, system, timeBackup, dirNotifDelay, direntNotifDelay, dacl, sacl, changePolicy,
 			fsStatus,
 			fsLayoutType, layoutHint, layoutType, layoutBlksize, layoutAlign, fsLocationsInfo, mdsThreshold, retentionGet,
 			retentionSet,
@@ -83,5 +83,22 @@ func TestAttributesOfNobody(t *testing.T) {
 				t.Errorf("attribute %d", n)
 			}
 		}
+	}
+}
+
+// TestTimeCreate: when an object was made, which no client can change.
+func TestTimeCreate(t *testing.T) {
+	r := newRig(t)
+	x := r.session(1, "o")
+	fh := x.file("f")
+	made, ok := decodeTime(x.attr(fh, AttrTimeCreate))
+	if want, err := r.fs.Birth(nil, r.file(fh).Handle); !ok || err != nil || !made.Equal(want) {
+		t.Errorf("made at %v instead of %v, %v", made, want, err)
+	}
+	x.do(op(OpPutFH, fh), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrTimeCreate), timeArgs(made)))).ok(
+		OpPutFH).fails2(OpSetAttr, nfs.ErrInval, 4)
+	all, _ := DecodeBitmap(x.attr(x.handle(), AttrSupported))
+	if all.Has(AttrTimeCreate) {
+		t.Error("the pseudo file system knows when it was made")
 	}
 }

@@ -1,6 +1,8 @@
 package exports
 
 import (
+	"time"
+
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/cmd/internal/measure"
 )
@@ -122,6 +124,15 @@ func (g *gate) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.A
 	}
 	defer g.left(measure.StoreXattr, c, g.meter.Begin())
 	return x.SetACL(c, h, kind, l)
+}
+
+func (g *gate) Birth(c *blockstore.Cred, h blockstore.Handle) (time.Time, error) {
+	x, err := optional[blockstore.Births](g)
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer g.left(measure.StoreGetAttr, c, g.meter.Begin())
+	return x.Birth(c, h)
 }
 
 func (g *gate) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, error) {
