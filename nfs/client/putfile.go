@@ -61,7 +61,8 @@ func (p proc4) putFile(ctx context.Context, dir Handle, f *NewFile) (h Handle, e
 	var w Written
 	var committed [nfs3.VerifierLen]byte
 	ops := []op4{
-		putFH(dir), {num: nfs4.OpSaveFH},
+		putFH(dir),
+		{num: nfs4.OpSaveFH},
 		p.openNewOp(f.Part, blockstore.Guarded, &blockstore.SetAttr{Mode: new(uint32(partMode))}, nil, &opened), getFH(&h),
 	}
 	if len(f.Data) > 0 {
