@@ -10,11 +10,6 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// readPlusMax bounds a READ_PLUS in bytes. Its data is not eligible for direct placement (RFC 8267
-// has no such item of it), so the data is copied into the reply itself. The transport retains the
-// memory of the reply for later calls, so the limit bounds what one READ_PLUS costs from then on.
-const readPlusMax = 256 << 10
-
 // What the parts of a READ_PLUS take beside the data, in bytes:
 //
 //	DATA  content 4, offset 8, length of the data 4, data padded to 4
@@ -27,7 +22,11 @@ const (
 // readPlus is READ_PLUS (RFC 7862 section 15.10): a list of parts, each of which is data, or a hole
 // of some length. No part goes beyond the requested range. Holes and data can change while the list
 // is made; each part was true when it was read. A file with many small holes costs a part for each:
-// what parts take is at the expense of data, and the reply ends when there is no more room.
+// what parts take is at the expense of data, and the reply ends when there is no more room. Holes
+// count like data.
+//
+// The data is not eligible for direct placement (RFC 8267 has no such item of it), so the data is
+// copied into the reply itself. The transport frees the memory of a long reply after it.
 func readPlus(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
@@ -37,7 +36,7 @@ func readPlus(k *compound) nfs.Status {
 	}
 	// eof, the number of parts, one part more than data alone needs, and the padding.
 	const head = 4 + 4 + partHole + 3
-	n := min(int(min(count, readPlusMax)), max(k.room()-head, 0))
+	n := min(int(min(count, k.cur.rule.ReadMax())), max(k.room()-head, 0))
 	e := &k.c.Res
 	at := len(e.B)
 	e.Bool(false)
