@@ -34,7 +34,12 @@ var squashExports = []string{
 
 // cases are all of them.
 var cases = slices.Concat(ordinary, version4("4.2", rdma), version4("4.1", rdma), version4("4.0", rdma),
-	version4("4.2", tcp), verbsCases(), compared())
+	version4("4.2", tcp), kerberosCases, verbsCases(), compared())
+
+// kerberosCases are Kerberos with rpc.gssd.
+var kerberosCases = []Case{
+	kerberosCase("3", tcp), kerberosCase("3", rdma), kerberosCase("4.2", tcp), kerberosCase("4.2", rdma),
+}
 
 // What carries a mount.
 const (

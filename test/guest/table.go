@@ -94,6 +94,11 @@ var about = map[string]string{
 	"tls-v42": "the same by version 4.2",
 	"tls-knfsd": "the Go client on that kernel's NFS server with TLS by tlshd, version 4.2: " +
 		"xprtsec=tls, and refusals",
+	"krb-v3-tcp": "the kernel's client with rpc.gssd and MIT's KDC, version 3: sec=krb5, krb5i and krb5p, each refused " +
+		"elsewhere; two users with their own tickets, a user without one, a restart of the server",
+	"krb-v3-rdma":      "the same over RDMA",
+	"krb-v42-tcp":      "the same by version 4.2",
+	"krb-v42-rdma":     "the same by version 4.2 over RDMA",
 	"mount-nconnect":   "nconnect=4",
 	"mount-rsize":      "rsize and wsize from 4 KiB to 1 MiB",
 	"mount-rsize-4200": "the same with packets of 4096 bytes",
@@ -227,6 +232,7 @@ func (c *Case) slowly() bool {
 // them out.
 var slow = map[string]bool{
 	"tls-v3": true, "tls-v42": true, "tls-knfsd": true, // their kernel takes minutes to build
+	"krb-v3-tcp": true, "krb-v3-rdma": true, "krb-v42-tcp": true,
 	"directory-of-20000":  true,
 	"large-file":          true,
 	"locks":               true,

@@ -1,0 +1,144 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	krbRealm  = "RSTORED.TEST"
+	krbServer = "server.rstored.test"
+	krbGuest  = "guest.rstored.test"
+)
+
+// kerberosCase is the kernel's client with rpc.gssd and a KDC, by a version and a transport.
+func kerberosCase(version, carrier string) Case {
+	name := "krb-v" + strings.ReplaceAll(version, ".", "") + "-tcp"
+	if carrier == rdma {
+		name = "krb-v" + strings.ReplaceAll(version, ".", "") + "-rdma"
+	}
+	return Case{
+		Name: name, Script: script("kerberos"), Env: env("VERS", version, "CARRIER", carrier), NotRPC: true,
+		Exports: []string{
+			"%s/krb5=/krb5(rw,sec=krb5)", "%s/krb5i=/krb5i(rw,sec=krb5i)", "%s/krb5p=/krb5p(rw,sec=krb5p)",
+		},
+		Daemon:  []string{"--kerberos-keytab", "%s/../krb/server.keytab"},
+		Prepare: kerberosFiles, Host: kerberosHost, Timeout: 5 * time.Minute,
+	}
+}
+
+// krbEnv is the environment of MIT's programs on the host.
+func krbEnv(dir string) []string {
+	return []string{"KRB5_CONFIG=" + filepath.Join(dir, "krb5.conf"), "KRB5_KDC_PROFILE=" + filepath.Join(dir, "kdc.conf")}
+}
+
+// kerberosFiles makes the exports, a KDC's database, and what the guest needs, which it finds in
+// its share.
+func kerberosFiles(exports string) error {
+	dir := filepath.Join(filepath.Dir(exports), "krb")
+	share := filepath.Join(filepath.Dir(exports), "share", "krb")
+	for _, d := range []string{dir, share} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, flavor := range []string{"krb5", "krb5i", "krb5p"} {
+		d := filepath.Join(exports, flavor)
+		// The guest's root is a machine, and so anonymous.
+		if err := errors.Join(os.MkdirAll(d, 0o755), os.Chmod(d, 0o1777)); err != nil {
+			return err
+		}
+	}
+	conf := fmt.Sprintf(`[libdefaults]
+ default_realm = %[1]s
+ dns_lookup_kdc = false
+ dns_lookup_realm = false
+ rdns = false
+ dns_canonicalize_hostname = false
+[realms]
+ %[1]s = {
+  kdc = %[2]s:88
+ }
+[domain_realm]
+ .rstored.test = %[1]s
+`, krbRealm, HostAddr)
+	kdc := fmt.Sprintf(`[kdcdefaults]
+ kdc_listen = %[2]s:88
+ kdc_tcp_listen = %[2]s:88
+[realms]
+ %[1]s = {
+  database_name = %[3]s/principal
+  key_stash_file = %[3]s/stash
+  acl_file = %[3]s/acl
+ }
+`, krbRealm, HostAddr, dir)
+	err := errors.Join(os.WriteFile(filepath.Join(dir, "krb5.conf"), []byte(conf), 0o644),
+		os.WriteFile(filepath.Join(share, "krb5.conf"), []byte(conf), 0o644),
+		os.WriteFile(filepath.Join(dir, "kdc.conf"), []byte(kdc), 0o644))
+	if err != nil {
+		return err
+	}
+	run := func(name string, args ...string) error {
+		cmd := exec.Command("/usr/sbin/"+name, args...)
+		cmd.Env = append(os.Environ(), krbEnv(dir)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", name, err, out)
+		}
+		return nil
+	}
+	if err := run("kdb5_util", "create", "-s", "-r", krbRealm, "-P", "master"); err != nil {
+		return err
+	}
+	for _, q := range []string{
+		"addprinc -pw secret games", "addprinc -pw secret mail", "addprinc -randkey nfs/" + krbServer,
+		"addprinc -randkey host/" + krbGuest, "ktadd -k " + dir + "/server.keytab nfs/" + krbServer,
+		"ktadd -k " + share + "/guest.keytab host/" + krbGuest,
+	} {
+		if err := run("kadmin.local", "-r", krbRealm, "-q", q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kerberosHost runs the KDC, restarts the daemon, and compares what the guest has written.
+func kerberosHost(ctx context.Context, r *Run) error {
+	dir := filepath.Join(filepath.Dir(r.Exports), "krb")
+	kdc, err := r.start("krb5kdc", r.log, append(append([]string{"env"}, krbEnv(dir)...), "/usr/sbin/krb5kdc", "-n",
+		"-r", krbRealm, "-P", filepath.Join(dir, "pid"))...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = kdc.stop(syscall.SIGKILL) }()
+	if err := r.Tell("kdc"); err != nil {
+		return err
+	}
+	for _, flavor := range []string{"krb5", "krb5i", "krb5p"} {
+		if err := r.Await(ctx, flavor); err != nil {
+			return err
+		}
+		file := filepath.Join(r.Exports, flavor, "games")
+		info, err := os.Stat(file)
+		if err != nil {
+			return err
+		}
+		const games = 5
+		if uid := info.Sys().(*syscall.Stat_t).Uid; uid != games || info.Mode().Perm() != 0o600 {
+			return fmt.Errorf("%s is of user %d, mode %v", file, uid, info.Mode())
+		}
+	}
+	if err := r.Await(ctx, "written"); err != nil {
+		return err
+	}
+	if err := errors.Join(r.StopDaemon(syscall.SIGKILL), r.StartDaemon(ctx), r.Tell("restarted")); err != nil {
+		return err
+	}
+	return r.Await(ctx, "done")
+}

@@ -1,0 +1,60 @@
+# The kernel's client with Kerberos: rpc.gssd gets the contexts, the kernel uses them.
+NAME=server.rstored.test
+{ echo "$HOST $NAME"; echo "$(my_address) guest.rstored.test guest"; } >>/etc/hosts
+$B hostname guest.rstored.test
+cp /run/host/krb/krb5.conf /etc/krb5.conf
+cp /run/host/krb/guest.keytab /etc/krb5.keytab
+await kdc
+rpc.gssd -f -vv -p /var/lib/nfs/rpc_pipefs >/run/host/keep.gssd.log 2>&1 &
+$B usleep 500000
+
+# mnt FLAVOR PATH
+mnt() {
+	local how="$CARRIER,vers=$VERS,sec=$1"
+	[ "$VERS" != 3 ] || how="$how,nolock,mountproto=tcp,mountport=2049"
+	[ "$CARRIER" != proto=tcp ] || how="$how,port=2049"
+	timeout 60 mount -t nfs -o "$how" "$NAME:$2" $M
+}
+# as USER COMMAND...
+as() {
+	local user=$1
+	shift
+	setpriv --reuid="$user" --regid="$user" --clear-groups -- "$@"
+}
+login() { echo secret | as "$1" kinit -c "FILE:/tmp/krb5cc_$(id -u "$1")" "$1"; }
+
+refused "" mnt sys /krb5
+refused "" mnt krb5 /krb5p
+for flavor in krb5 krb5i krb5p; do
+	say "$flavor"
+	mnt $flavor /$flavor
+	grep " $M nfs" /proc/mounts
+	is "the flavor" "$(option sec $M)" $flavor
+	there_and_back 16
+	refused "" as games cat $M/file
+	login games
+	login mail
+	as games bash -c "umask 077; head -c 3000001 /dev/urandom >/tmp/games; cp /tmp/games $M/games"
+	as mail bash -c "umask 077; echo of mail >$M/mail"
+	forget
+	is "sum" "$(as games cat $M/games | sha256sum)" "$(sha256sum </tmp/games)"
+	is "content" "$(as mail cat $M/mail)" "of mail"
+	refused "Permission denied" as games cat $M/mail
+	refused "Permission denied" as mail cat $M/games
+	is "names" "$(as games ls $M | tr '\n' ' ')" "games mail "
+	as mail bash -c "for i in \$(seq 200); do echo \$i >$M/mail-\$i; done"
+	forget
+	is "names in a directory" "$(as games ls $M | wc -l)" 202
+	tell $flavor
+	if [ $flavor = krb5p ]; then
+		tell written
+		await restarted
+		say "after a restart"
+		forget
+		is "content" "$(as mail cat $M/mail)" "of mail"
+		refused "Permission denied" as mail cat $M/games
+	fi
+	rm -f /tmp/krb5cc_*
+	umount $M
+done
+tell done
