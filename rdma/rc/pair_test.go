@@ -93,6 +93,7 @@ type pair struct {
 	mix    float64 // reordering
 	bits   float64 // corruption
 	placed int     // packets that were copied while they were checked
+	wrong  int     // of other packets, those that failed the check
 	delay  rdma.Time
 	stop   bool // a black hole
 	batch  *wire.Batch
@@ -225,6 +226,9 @@ func (p *pair) arrive(f flying) {
 	pkt.Src, pkt.Dst = fl.Src, fl.Dst
 	dst := q.Placement(&pkt)
 	if ok, exact, _ := wire.VerifyCopy(&fl, f.raw, 0, dst); !ok || !exact {
+		if len(dst) > 0 {
+			p.wrong++
+		}
 		return
 	}
 	if pkt.Placed = len(dst) > 0; pkt.Placed {

@@ -14,36 +14,21 @@ import (
 // next. If the ICRC is wrong, it drops the packet. The memory then has wrong bytes until the peer
 // has sent the packet again. Nobody may read it before: its message is not complete.
 //
-// So memory is returned for middle packets only, and only for the packet that is due: its place
-// follows from the packets before it, whose ICRC was right, and not from its own headers. The
-// packet that completes a message is checked before it is copied.
-//
-//	packet                       memory
-//	RDMA WRITE middle            behind the packets before it, if the R_Key still allows it
-//	READ response middle         of the READ's work request, if one element of its list has it all
-//	other packets                none
+// So memory is returned for middle packets of READ responses only, and only for the packet that is
+// due: its place follows from the packets before it, whose ICRC was right, and not from its own
+// headers. The packet that completes a READ is checked before it is copied. RDMA WRITEs have no
+// place: the peer could see wrong bytes in its region, by a READ or after the connection has ended.
 func (q *QP) Placement(p *wire.Packet) []byte {
-	if p.Op != wire.WriteMiddle && p.Op != wire.ReadRespMiddle || len(p.Payload) != q.mtu || p.Pad != 0 ||
-		!q.serving() || !q.fromPeer(p) || !wire.PKeysMatch(p.PKey, q.attr.PKey) {
+	if p.Op != wire.ReadRespMiddle || len(p.Payload) != q.mtu || p.Pad != 0 || !q.serving() ||
+		q.state == rdma.StateRTR || !q.fromPeer(p) || !wire.PKeysMatch(p.PKey, q.attr.PKey) ||
+		p.PSN != q.req.una || q.sq.Len() == 0 {
 		return nil
 	}
-	n := uint32(q.mtu)
-	if p.Op == wire.ReadRespMiddle {
-		if p.PSN != q.req.una || q.state == rdma.StateRTR || q.sq.Len() == 0 {
-			return nil
-		}
-		e := q.sq.Front()
-		if !e.started || e.wr.Op != rdma.OpRead || p.PSN.Before(e.psn) || p.PSN.After(e.last()) || n > e.length-e.got {
-			return nil
-		}
-		return wq.At(e.sgl, e.got, n)
-	}
-	r := &q.resp
-	if p.PSN != r.epsn || r.in != writeMessage || n >= r.left {
+	n, e := uint32(q.mtu), q.sq.Front()
+	if !e.started || e.wr.Op != rdma.OpRead || p.PSN.Before(e.psn) || p.PSN.After(e.last()) || n > e.length-e.got {
 		return nil
 	}
-	b, _ := q.cfg.Mem.Remote(q.cfg.PD, q.cfg.Num, r.rkey, r.va, n, rdma.RemoteWrite)
-	return b
+	return wq.At(e.sgl, e.got, n)
 }
 
 // serving reports whether packets of the peer are handled in the state of the QP.

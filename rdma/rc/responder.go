@@ -313,7 +313,7 @@ func (q *QP) serveWrite(now rdma.Time, p *wire.Packet) {
 		q.rnr(now, p.PSN)
 		return
 	}
-	if n > 0 && !p.Placed {
+	if n > 0 {
 		dst, st := q.cfg.Mem.Remote(q.cfg.PD, q.cfg.Num, r.rkey, r.va, n, rdma.RemoteWrite)
 		if st != rdma.Success {
 			q.refuse(p, wire.NAKRemoteAccess, "an RDMA WRITE to memory that was invalidated")
