@@ -135,7 +135,7 @@ func TestPlanAndApply(t *testing.T) {
 	code(1, []string{"unknown output format"}, "drift", "-o", "xml")
 	code(2, []string{"give a FILE"}, "apply")
 	write(false, "nonsense: 1\n")
-	code(1, []string{"invalid keys: nonsense"}, "plan", file)
+	code(1, []string{`key "nonsense" is unknown`}, "plan", file)
 	code(0, []string{"applied as number 4"}, "apply", "--configuration", "--yes")
 	code(0, []string{"what runs is what the configuration says"}, "drift")
 }

@@ -4,12 +4,10 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -236,134 +234,6 @@ func FindControl() string {
 		return systemControl
 	}
 	return own
-}
-
-// Validate checks everything that can be checked without starting. It also
-// brings exports into their full form (see Export.Normalize).
-func (c *Config) Validate() error {
-	seen := make(map[string]string)
-	for i := range c.Exports {
-		e := &c.Exports[i]
-		if err := e.Normalize(); err != nil {
-			return fmt.Errorf("exports[%d]: %w", i, err)
-		}
-		if other, dup := seen[e.Pseudo]; dup {
-			return fmt.Errorf("exports[%d]: %s and %s would both appear at %s; give one another pseudo path",
-				i, other, e.Path, e.Pseudo)
-		}
-		seen[e.Pseudo] = e.Path
-	}
-	for _, l := range []struct {
-		key   string
-		addrs []string
-	}{
-		{"rdma_listen", c.RDMAListen},
-		{"tcp_listen", c.TCPListen},
-		{"mount_listen", c.MountListen},
-		{"portmap_listen", c.PortmapListen},
-		{"ops_listen", c.OpsListen},
-		{"control_tls: listen", c.ControlTLS.Listen},
-	} {
-		for _, a := range l.addrs {
-			parse := ParseListen
-			if l.key == "rdma_listen" {
-				parse = ParseRDMAListen
-			}
-			if _, err := parse(a); err != nil {
-				return fmt.Errorf("%s: %w", l.key, err)
-			}
-		}
-	}
-	kind, err := provider.Parse(c.RDMAProvider)
-	if err != nil {
-		return fmt.Errorf("rdma_provider: %w", err)
-	}
-	c.RDMAProvider = kind.String()
-	if c.RDMACNPDSCP < 0 || c.RDMACNPDSCP > 63 {
-		return fmt.Errorf("rdma_cnp_dscp: %d is not a DSCP, which is 0 to 63", c.RDMACNPDSCP)
-	}
-	if len(c.PKeys) == 0 {
-		return fmt.Errorf("pkeys: a device is in one partition at least; the default is %s", DefaultPKey)
-	}
-	if err := normalizePKeys(c.PKeys); err != nil {
-		return fmt.Errorf("pkeys: %w", err)
-	}
-	if c.NFSVersions, err = normalizeVersions(c.NFSVersions); err != nil {
-		return fmt.Errorf("nfs_versions: %w", err)
-	}
-	if err := c.IDMap.validate(); err != nil {
-		return fmt.Errorf("idmap: %w", err)
-	}
-	if _, err := ParseAudit(c.Audit); err != nil {
-		return fmt.Errorf("audit: %w", err)
-	}
-	if err := c.OTLP.validate(); err != nil {
-		return fmt.Errorf("otlp: %w", err)
-	}
-	if err := c.validateSecurity(); err != nil {
-		return err
-	}
-	if err := c.Perf.validate(c.RDMAListen); err != nil {
-		return err
-	}
-	if err := c.ControlTLS.validate(); err != nil {
-		return fmt.Errorf("control_tls: %w", err)
-	}
-	if n, err := ParseRate(c.Memory); err != nil || n < minMemory || n > maxMemory {
-		return fmt.Errorf("memory: %q is not a number of bytes from 16M to 1T", c.Memory)
-	}
-	if err := cmp.Or(c.validateMapped(), c.validateNFS4Memory()); err != nil {
-		return err
-	}
-	switch {
-	case c.StateDir == "":
-		return fmt.Errorf("state_dir: a directory is needed to keep handles valid over restarts")
-	case !filepath.IsAbs(c.StateDir):
-		return fmt.Errorf("state_dir: %q is not an absolute path", c.StateDir)
-	case c.Control == "":
-		return fmt.Errorf("control: the path of the control socket is empty")
-	case len(c.Control) > maxSocketPath:
-		return fmt.Errorf("control: %q is %d bytes long, but a socket's path has at most %d",
-			c.Control, len(c.Control), maxSocketPath)
-	case c.Shards < 0 || c.Shards > maxShards || c.Shards&(c.Shards-1) != 0:
-		return fmt.Errorf("shards: %d is not a power of two up to %d", c.Shards, maxShards)
-	case c.MaxClients < 0 || c.MaxClientConnections < 0:
-		return fmt.Errorf("max_clients, max_client_connections: %d, %d: neither can be negative",
-			c.MaxClients, c.MaxClientConnections)
-	case c.GraceTime != 0 && (c.GraceTime < c.LeaseTime || c.GraceTime > maxLease):
-		// A client learns of a restart when it renews its lease.
-		return fmt.Errorf("grace_time: %v is not within lease_time (%v) to %v, nor 0", c.GraceTime, c.LeaseTime, maxLease)
-	case c.StopTimeout < 0:
-		return fmt.Errorf("stop_timeout: %v is negative", c.StopTimeout)
-	}
-	return cmp.Or(
-		oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error"),
-		oneOf("log_format", c.LogFormat, LogAuto, LogConsole, LogJSON),
-		oneOf("utf8", c.UTF8, UTF8Any, UTF8Strict),
-		oneOf("showmount", c.ShowMount, ShowOwn, ShowAll),
-		within("workers", c.Workers, 0, maxWorkers),
-		within("ops_clients", c.OpsClients, 0, maxOpsClients),
-		within("max_connections", c.MaxConnections, 1, maxConnections),
-		within("slow_timeout", c.SlowTimeout, minSlow, maxSlow),
-		within("lease_time", c.LeaseTime, minLease, maxLease),
-	)
-}
-
-func within[T cmp.Ordered](key string, v, low, high T) error {
-	if v < low || v > high {
-		return fmt.Errorf("%s: %v is not within %v to %v", key, v, low, high)
-	}
-	return nil
-}
-
-func oneOf(key, v string, values ...string) error {
-	switch {
-	case slices.Contains(values, v):
-		return nil
-	case len(values) == 2:
-		return fmt.Errorf("%s: %q is neither %s nor %s", key, v, values[0], values[1])
-	}
-	return fmt.Errorf("%s: %q is not one of %s", key, v, strings.Join(values, ", "))
 }
 
 // Bounds of the numeric settings. maxSocketPath is sun_path less its NUL.

@@ -49,7 +49,7 @@ func ParseDocument(name, syntax string, text []byte) (d *Document, err error) {
 		d, err = tableDocument(name, text)
 	case SyntaxYAML:
 		if d, err = yamlDocument(text); err != nil {
-			err = fmt.Errorf("%s: %w", name, err)
+			err = inFile(name, err)
 		}
 	default:
 		err = fmt.Errorf("syntax %q is neither %s nor %s", syntax, SyntaxYAML, SyntaxTable)
@@ -85,7 +85,8 @@ func tableDocument(name string, text []byte) (*Document, error) {
 func yamlDocument(text []byte) (*Document, error) {
 	v := viper.New()
 	v.SetConfigType("yaml")
-	if err := readYAML(v, text); err != nil {
+	lines, err := readYAML(v, text)
+	if err != nil {
 		return nil, err
 	}
 	c := Default()
@@ -100,7 +101,7 @@ func yamlDocument(text []byte) (*Document, error) {
 	}
 	// A whole configuration is checked as a whole.
 	c.LogLevel, c.LogFormat = Default().LogLevel, Default().LogFormat
-	if err := c.Validate(); err != nil {
+	if err := located(c.Validate(), lines); err != nil {
 		return nil, err
 	}
 	d := &Document{Listen: make(map[string][]string)}

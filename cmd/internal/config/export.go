@@ -280,6 +280,9 @@ func parseExport(s, squash string) (Export, error) {
 		if err != nil {
 			return e, err
 		}
+		if cidr == "" {
+			return e, fmt.Errorf("%s names no client: is there a blank too many before it? Everybody is *%s", f, f)
+		}
 		c := base
 		c.CIDR, c.Host = "", cidr
 		if err := e.ApplyOptions(&c, opts); err != nil {

@@ -32,9 +32,10 @@ func fromTable(t *exportsfile.Table) (list []Export, warnings []string, err erro
 	}
 	at := make(map[string]int) // path to its place in the list
 	whole := make(map[string]Export)
+	var bad []error
+	fail := func(p exportsfile.Pos, err error) { bad = append(bad, &exportsfile.Error{Pos: p, Err: err}) }
 	for i := range t.Entries {
 		line := &t.Entries[i]
-		fail := func(p exportsfile.Pos, err error) error { return &exportsfile.Error{Pos: p, Err: err} }
 		dir := path.Clean(line.Path)
 		n, there := at[dir]
 		if !there {
@@ -52,20 +53,19 @@ func fromTable(t *exportsfile.Table) (list []Export, warnings []string, err erro
 				case errors.As(err, &nothing):
 					warn(in.Pos, "%v", nothing)
 				case err != nil:
-					return nil, warnings, fail(in.Pos, err)
+					fail(in.Pos, err)
 				}
 			}
-			if err := e.Normalize(); err != nil {
-				return nil, warnings, fail(in.Pos, err)
-			}
-			if err := c.normalize(); err != nil {
-				return nil, warnings, fail(in.Pos, err)
+			if err := cmp.Or(e.Normalize(), c.normalize()); err != nil {
+				fail(in.Pos, err)
+				continue
 			}
 			// What is a property of the directory must be the same for all its clients.
 			if first, ok := whole[dir]; ok {
 				if what := difference(&first, &e); what != "" {
-					return nil, warnings, fail(in.Pos, fmt.Errorf("%s is for all clients of an export, "+
+					fail(in.Pos, fmt.Errorf("%s is for all clients of an export, "+
 						"but is not the same for those of %s before this one", what, dir))
+					continue
 				}
 				// One client with the number says it for all.
 				first.FSID = cmp.Or(first.FSID, e.FSID)
@@ -82,7 +82,10 @@ func fromTable(t *exportsfile.Table) (list []Export, warnings []string, err erro
 			list[n].Clients = append(list[n].Clients, c)
 		}
 	}
-	if err := arrange(list); err != nil {
+	if len(bad) == 0 {
+		bad = append(bad, arrange(list))
+	}
+	if err := errors.Join(bad...); err != nil {
 		return nil, warnings, err
 	}
 	return list, warnings, nil

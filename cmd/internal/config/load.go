@@ -7,10 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
+	"go.yaml.in/yaml/v3"
 )
 
 // Flag names that are not keys of the file, or are spelt otherwise there.
@@ -54,10 +56,16 @@ func Load(f *pflag.FlagSet) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	var lines map[string]int
+	var wrong []error // what the file and the environment say; all is reported at once
 	if file != "" {
-		if err := readYAML(v, data); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
+		if lines, err = readYAML(v, data); err != nil {
+			wrong = append(wrong, inFile(file, err))
 		}
+	}
+	wrong = append(wrong, checkEnv()...)
+	if len(wrong) > 0 {
+		return nil, errors.Join(wrong...)
 	}
 	c := new(Config)
 	if err := v.UnmarshalExact(c); err != nil {
@@ -77,16 +85,38 @@ func Load(f *pflag.FlagSet) (*Config, error) {
 		}
 	}
 	if err := c.Validate(); err != nil {
-		return nil, fmt.Errorf("%s: %w", origin(file), err)
+		return nil, inFile(origin(file), located(err, lines))
 	}
 	return c, nil
 }
 
-func readYAML(v *viper.Viper, text []byte) error {
-	if err := v.ReadConfig(bytes.NewReader(text)); err != nil {
-		return err
+// readYAML reads a text, and returns the line of each key.
+func readYAML(v *viper.Viper, text []byte) (lines map[string]int, err error) {
+	if lines, err = checkTypes(text); err != nil {
+		return nil, err
 	}
-	return checkTypes(text)
+	if err := v.ReadConfig(bytes.NewReader(text)); err != nil {
+		return nil, notYAML(err)
+	}
+	return lines, nil
+}
+
+// checkEnv checks the types of the settings in the environment.
+func checkEnv() (wrong []error) {
+	for i := range settings {
+		s := &settings[i]
+		name := envPrefix + "_" + strings.ToUpper(strings.ReplaceAll(s.Key, ".", "_"))
+		text, ok := os.LookupEnv(name)
+		t := reflect.TypeOf(s.value(Default()))
+		if !ok || text == "" || s.Key == exportsKey || t.Kind() == reflect.Slice {
+			continue
+		}
+		n := yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
+		if why := wrongValue(&n, t, false); why != "" {
+			wrong = append(wrong, fmt.Errorf("%s: %s", name, why))
+		}
+	}
+	return wrong
 }
 
 func origin(file string) string {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,7 +33,7 @@ func (e *Export) apply(c *Client, o string) error {
 	row, ok := options[key]
 	switch {
 	case !ok:
-		return fmt.Errorf("unknown export option %q", o)
+		return fmt.Errorf("unknown export option %q%s", o, meant(key, slices.Sorted(maps.Keys(options))))
 	case hasVal && row.value == noValue, !hasVal && row.value == needsValue:
 		return fmt.Errorf("unknown export option %q: %s", o, row.value)
 	}

@@ -10,22 +10,34 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// checkTypes refuses values that viper would convert silently: a number with a fraction, a number
-// in place of true or false, a key that differs from a known one by case alone. In exports it also
-// refuses empty values, because the zero value of many keys admits more clients. The decoder
-// reports unknown keys.
-func checkTypes(text []byte) error {
+// checkTypes finds unknown keys, and values that viper would convert silently or refuse in terms of
+// Go: a number with a fraction, a number in place of true or false or of a duration, a key that
+// differs from a known one by case alone. In exports it also finds empty values, because the zero
+// value of many keys admits more clients. lines has the line of each key, as in exports[0].path.
+// The error is of type *Problems, and has them all.
+func checkTypes(text []byte) (lines map[string]int, err error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil {
-		return err
+		return nil, notYAML(err)
 	}
-	if len(doc.Content) == 0 {
-		return nil
+	c := checker{lines: make(map[string]int)}
+	if len(doc.Content) > 0 {
+		c.node(doc.Content[0], reflect.TypeFor[Config](), "")
 	}
-	return checkNode(doc.Content[0], reflect.TypeFor[Config](), "")
+	return c.lines, byLine(c.found)
 }
 
-func checkNode(n *yaml.Node, t reflect.Type, at string) error {
+// checker collects what is wrong in a file.
+type checker struct {
+	lines map[string]int
+	found []Problem
+}
+
+func (c *checker) add(line int, key, format string, a ...any) {
+	c.found = append(c.found, Problem{line, key, fmt.Sprintf(format, a...)})
+}
+
+func (c *checker) node(n *yaml.Node, t reflect.Type, at string) {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
@@ -34,24 +46,25 @@ func checkNode(n *yaml.Node, t reflect.Type, at string) error {
 	}
 	switch {
 	case t.Kind() == reflect.Struct && n.Kind == yaml.MappingNode:
-		return checkMapping(n, t, at)
+		c.mapping(n, t, at)
+		return
 	case t.Kind() == reflect.Slice && n.Kind == yaml.SequenceNode:
 		for i, item := range n.Content {
-			if err := checkNode(item, t.Elem(), fmt.Sprintf("%s[%d]", at, i)); err != nil {
-				return err
-			}
+			name := fmt.Sprintf("%s[%d]", at, i)
+			c.lines[name] = item.Line
+			c.node(item, t.Elem(), name)
 		}
-		return nil
-	case t.Kind() == reflect.Slice: // viper makes a list of a single value
-		return checkNode(n, t.Elem(), at)
+		return
+	case t.Kind() == reflect.Slice && (n.Kind != yaml.ScalarNode || n.Tag != "!!null" || strings.HasPrefix(at, exportsKey)):
+		c.node(n, t.Elem(), at) // viper makes a list of a single value
+		return
 	}
 	if why := wrongValue(n, t, strings.HasPrefix(at, exportsKey)); why != "" {
-		return fmt.Errorf("line %d: %s: %s", n.Line, at, why)
+		c.add(n.Line, at, "%s", why)
 	}
-	return nil
 }
 
-func checkMapping(n *yaml.Node, t reflect.Type, at string) error {
+func (c *checker) mapping(n *yaml.Node, t reflect.Type, at string) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		if key.Tag == "!!merge" {
@@ -63,30 +76,36 @@ func checkMapping(n *yaml.Node, t reflect.Type, at string) error {
 				maps = value.Content
 			}
 			for _, m := range maps {
-				if err := checkNode(m, t, at); err != nil {
-					return err
-				}
+				c.node(m, t, at)
 			}
 			continue
 		}
+		var known []string
+		var field reflect.Type
 		for f := range t.Fields() {
 			name := f.Tag.Get("mapstructure")
-			if !strings.EqualFold(name, key.Value) || name == "-" {
+			if name == "-" || name == "" {
 				continue
 			}
-			if name != key.Value {
-				return fmt.Errorf("line %d: key %q is written %q", key.Line, key.Value, name)
-			}
-			path := name
-			if at != "" {
-				path = at + "." + name
-			}
-			if err := checkNode(value, f.Type, path); err != nil {
-				return err
+			known = append(known, name)
+			if strings.EqualFold(name, key.Value) {
+				field = f.Type
+				if name != key.Value {
+					c.add(key.Line, at, "key %q is written %q", key.Value, name)
+				}
 			}
 		}
+		if field == nil {
+			c.add(key.Line, at, "key %q is unknown%s", key.Value, meant(key.Value, known))
+			continue
+		}
+		path := strings.ToLower(key.Value)
+		if at != "" {
+			path = at + "." + path
+		}
+		c.lines[path] = key.Line
+		c.node(value, field, path)
 	}
-	return nil
 }
 
 // wrongValue is the reason why a node is no value of a type, or is empty.
@@ -96,10 +115,16 @@ func wrongValue(n *yaml.Node, t reflect.Type, strict bool) string {
 	switch {
 	case strict && (null || n.Kind == yaml.ScalarNode && n.Value == ""):
 		return empty
-	case null || t == reflect.TypeFor[time.Duration](): // viper takes the default; durations are parsed as text
+	case null: // viper takes the default
 		return ""
+	case t.Kind() == reflect.Struct && n.Kind == yaml.ScalarNode:
+		return fmt.Sprintf("%q is a single value, but keys with values belong here, as in 'key: value'", n.Value)
+	case t.Kind() == reflect.Struct:
+		return "is a list, but keys with values belong here, as in 'key: value'"
 	case n.Kind != yaml.ScalarNode:
 		return "is to be a single value"
+	case t == reflect.TypeFor[time.Duration]():
+		return wrongDuration(n.Value)
 	}
 	switch t.Kind() {
 	case reflect.Bool:
@@ -116,10 +141,26 @@ func wrongValue(n *yaml.Node, t reflect.Type, strict bool) string {
 		if err != nil || n.Tag != "!!int" && n.Tag != "!!str" {
 			return fmt.Sprintf("%q is not a whole number within the allowed range", n.Value)
 		}
+	case reflect.Float64:
+		if _, err := strconv.ParseFloat(n.Value, 64); err != nil {
+			return fmt.Sprintf("%q is not a number", n.Value)
+		}
 	case reflect.String:
 		if strict && (n.Tag == "!!bool" || n.Tag == "!!float") {
 			return fmt.Sprintf("%s is not a string; put it in quotes if a string is meant", n.Value)
 		}
+	}
+	return ""
+}
+
+// wrongDuration is the reason why a text is no duration, or is empty. A bare number would be in
+// nanoseconds, which nobody means.
+func wrongDuration(v string) string {
+	if _, err := strconv.ParseFloat(v, 64); err == nil && strings.Trim(v, "0.") != "" {
+		return fmt.Sprintf("%s has no unit; write %ss for seconds, %sm for minutes or %sh for hours", v, v, v, v)
+	}
+	if _, err := time.ParseDuration(v); err != nil && strings.Trim(v, "0.") != "" {
+		return fmt.Sprintf("%q is not a duration, such as 90s, 5m or 1h30m", v)
 	}
 	return ""
 }

@@ -17,6 +17,8 @@ import (
 const (
 	sizeMax  = 16 << 20 // bytes of a file
 	tokenMax = 64 << 10 // bytes of a word
+	// errorsMax bounds the errors that are reported.
+	errorsMax = 100
 )
 
 // Pos is a place in a file.
@@ -123,23 +125,31 @@ func read(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// Parse appends what a file says. Its errors are of type *Error.
+// Parse appends what a file says. Its error joins those of all lines, errorsMax at most, which are
+// of type *Error.
 func (t *Table) Parse(file string, data []byte) error {
 	s := &scanner{data: data, pos: Pos{file, 1}}
-	for {
+	var bad []error
+	for len(bad) < errorsMax {
 		path, ok, err := s.path()
-		if err != nil || !ok {
-			return err
+		if err == nil && !ok {
+			break
 		}
 		e := Entry{Pos: path.Pos, Path: path.text}
-		if !strings.HasPrefix(e.Path, "/") {
-			return &Error{path.Pos, fmt.Errorf("path %q does not begin with /", e.Path)}
+		if err == nil && !strings.HasPrefix(e.Path, "/") {
+			err = &Error{path.Pos, fmt.Errorf("path %q does not begin with /", e.Path)}
 		}
-		if err := t.clients(s, &e); err != nil {
-			return err
+		if err == nil {
+			err = t.clients(s, &e)
+		}
+		if err != nil {
+			bad = append(bad, err)
+			s.line()
+			continue
 		}
 		t.Entries = append(t.Entries, e)
 	}
+	return errors.Join(bad...)
 }
 
 // clients reads the rest of a line.
@@ -255,6 +265,12 @@ func (s *scanner) next() int {
 	s.at += size
 	s.pos.Line += lines
 	return c
+}
+
+// line skips the rest of a line that is wrong, and its end.
+func (s *scanner) line() {
+	s.comment()
+	s.next()
 }
 
 // comment skips to the end of the line, which stays.
