@@ -20,8 +20,9 @@ PACKAGER      := .bin/nfpm-v$(NFPM)
 GORELEASER    := v2.16.0
 SYFT          := v1.50.0
 OUT           ?= out
-ARCHES        ?= amd64 arm64
-FORMATS       ?= deb rpm
+# Packages are for this architecture and this distribution unless told: ARCHES='amd64 arm64' FORMATS='deb rpm'.
+ARCHES        ?= $(shell $(GO) env GOARCH)
+FORMATS       ?= $(if $(wildcard /etc/debian_version),deb,rpm)
 RDMA          ?= auto
 PARALLEL      ?= 1
 SBOM          ?= no
@@ -29,9 +30,14 @@ IMAGE         ?= rstored:$(VERSION)
 IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
 
-.PHONY: all build build-rdma test test-ops test-rdma race lint format vulncheck bench bench-guest bench-verbs bench-scale microbench fuzz torture nightly plots manual demo interop packages image csi image-csi release-snapshot install install-rdma clean
+.PHONY: all help build build-rdma test test-ops test-rdma race lint format vulncheck bench bench-guest bench-verbs bench-scale microbench fuzz torture nightly plots manual demo interop packages image csi image-csi release-snapshot install install-rdma clean
 
 all: build
+
+# This list: the targets, with the first line of what stands above each.
+help:
+	@awk '/^# /{if (!n++) text=substr($$0,3); next} /^[a-z][a-z-]*:([^=]|$$)/{split($$1,t,":"); \
+		printf "  %-18s %s\n", t[1], text} {n=0; text=""}' $(firstword $(MAKEFILE_LIST))
 
 # Static binaries in bin/.
 build:
@@ -66,14 +72,17 @@ test-rdma: $(LINTER)
 	$(GO) test -tags rdmacore ./rdma/verbs/...; \
 	$(LINTER) run --build-tags rdmacore ./rdma/verbs/...
 
+# The same tests with the race detector.
 race:
 	$(GO) test -race $(RACEFLAGS) ./...
 	$(GO) test -C test -race $(RACEFLAGS) ./...
 
+# Linters, and known vulnerabilities.
 lint: $(LINTER) vulncheck
 	$(LINTER) run ./...
 	cd test && ../$(LINTER) run ./...
 
+# Formats the code.
 format: $(LINTER)
 	$(LINTER) fmt ./...
 	cd test && ../$(LINTER) fmt ./...
@@ -186,6 +195,7 @@ image: build
 csi:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/rstored-csi ./deploy/csi
 
+# The image of the driver for Kubernetes.
 image-csi: csi
 	$(ENGINE) build -f deploy/csi/Containerfile -t '$(IMAGECSI)' bin
 
@@ -195,6 +205,7 @@ install-rdma: build-rdma
 	install -D -m 0644 systemd/rdma.conf $(DESTDIR)/etc/systemd/system/rstored.service.d/rdma.conf
 	install -D -m 0644 systemd/rdma.conf $(DESTDIR)/etc/systemd/system/rstored@.service.d/rdma.conf
 
+# Installs programs, units and documents below DESTDIR.
 install: build
 	install -D -m 0755 bin/rstored $(DESTDIR)/usr/local/sbin/rstored
 	install -D -m 0755 bin/rstorectl $(DESTDIR)/usr/local/bin/rstorectl

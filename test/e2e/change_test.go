@@ -86,7 +86,7 @@ func TestPlanAndApply(t *testing.T) {
 	both("first", fine)
 
 	write(false, "")
-	code(2, []string{"~ export /data", "client ::1/128: ::1/128(rw,no_root_squash)", "1 changes, 0 disruptions"}, "plan",
+	code(2, []string{"~ export /data", "client ::1/128: ::1/128(rw,no_root_squash)", "1 change, 0 disruptions"}, "plan",
 		file)
 	code(0, []string{"applied as number 1"}, "apply", file, "--comment", "only this host")
 	code(0, []string{"applied already"}, "apply", file)

@@ -98,14 +98,23 @@ func ParseListen(s string) (Listen, error) {
 	if err != nil {
 		return Listen{}, fmt.Errorf("%q: %q is not an IP address", s, host)
 	}
-	if a = a.Unmap(); !a.IsUnspecified() {
+	if a = a.Unmap(); a != netip.IPv6Unspecified() {
 		l.Addr = a
 	}
 	return l, nil
 }
 
-// Any reports whether the listener is for every address of the host.
-func (l Listen) Any() bool { return !l.Addr.IsValid() && l.Device == "" }
+// Any reports whether the listener is for every address of the host, or with the address 0.0.0.0
+// for every IPv4 address.
+func (l Listen) Any() bool {
+	return (!l.Addr.IsValid() || l.Addr.IsUnspecified()) && l.Device == ""
+}
+
+// Has reports whether an address of the host is one of the listener's, as far as addresses go.
+func (l Listen) Has(a netip.Addr) bool {
+	a = a.Unmap()
+	return l.Addr == a || l.Any() && (!l.Addr.IsValid() || a.Is4())
+}
 
 func (l Listen) String() string {
 	s := fmt.Sprintf("%s:%d", l.Device, l.Port)

@@ -25,7 +25,8 @@ func TestRDMAListen(t *testing.T) {
 			"verbs://[fd00::1]:20049",
 		},
 		"verbs://:1":        {Listen{Port: 1, Provider: provider.Verbs}, "verbs://:1"},
-		"verbs://0.0.0.0:1": {Listen{Port: 1, Provider: provider.Verbs}, "verbs://:1"},
+		"verbs://[::]:1":    {Listen{Port: 1, Provider: provider.Verbs}, "verbs://:1"},
+		"verbs://0.0.0.0:1": {Listen{Addr: addr("0.0.0.0"), Port: 1, Provider: provider.Verbs}, "verbs://0.0.0.0:1"},
 		"auto://:1":         {Listen{Port: 1, Provider: provider.Auto}, "auto://:1"},
 		"verbs://mlx5_0:20049": {
 			Listen{Device: "mlx5_0", Port: 20049, Provider: provider.Verbs},
@@ -44,7 +45,7 @@ func TestRDMAListen(t *testing.T) {
 		if again, err := ParseRDMAListen(got.String()); err != nil || again != got {
 			t.Errorf("%q as %q: %+v, %v", in, got, again, err)
 		}
-		if got.Any() != (want.Device == "" && !want.Addr.IsValid()) {
+		if got.Any() != (want.Device == "" && (!want.Addr.IsValid() || want.Addr.IsUnspecified())) {
 			t.Errorf("%q is for every address: %t", in, got.Any())
 		}
 	}

@@ -212,9 +212,17 @@ func (t *tool) printPlan(p *control.Plan) error {
 	if len(p.Changes) == 0 {
 		fmt.Fprintln(w, "nothing would change")
 	} else {
-		fmt.Fprintf(w, "%d changes, %d disruptions\n", len(p.Changes), len(p.Disruptions))
+		fmt.Fprintf(w, "%s, %s\n", count(len(p.Changes), "change"), count(len(p.Disruptions), "disruption"))
 	}
 	return nil
+}
+
+// count is a number and what it counts, in singular or plural.
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
 }
 
 func printChanges(w io.Writer, list []control.Change) {

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -55,11 +54,14 @@ func unserved(ctx context.Context, cfg *config.Config) (list []string) {
 			if err != nil || slices.Contains(own, endpointName("tcp", at.Addr, at.Port)) {
 				continue
 			}
-			where := net.JoinHostPort(at.Addr.String(), strconv.Itoa(int(at.Port)))
-			if at.Any() {
-				where = net.JoinHostPort("", strconv.Itoa(int(at.Port)))
+			network, where := "tcp", netip.AddrPortFrom(at.Addr, at.Port).String()
+			switch {
+			case !at.Addr.IsValid():
+				where = fmt.Sprintf(":%d", at.Port)
+			case at.Addr.Is4():
+				network = "tcp4"
 			}
-			l, err := new(net.ListenConfig).Listen(ctx, "tcp", where)
+			l, err := new(net.ListenConfig).Listen(ctx, network, where)
 			if err != nil {
 				list = append(list, fmt.Sprintf("port %s %s: %v", t.transport, a, plainListen(err)))
 				continue
@@ -96,6 +98,9 @@ func unservedRDMA(
 		}
 	}
 	for _, a := range addrs {
+		if at.Device == "" && !at.Has(a) {
+			continue
+		}
 		c, err := host.Choose(kind, a, at.Device)
 		switch {
 		case err != nil:

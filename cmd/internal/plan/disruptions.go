@@ -262,7 +262,7 @@ func (r *Running) disruptionsOfPorts(h *disruptionList, next *desired.State) {
 		at := func(p control.PortSpec) bool {
 			l, err := desired.ParseListen(p)
 			return err == nil && p.Transport == c.Transport && l.Port == to.Port() &&
-				(l.Any() || l.Device != "" || l.Addr == to.Addr().Unmap())
+				(l.Device != "" || l.Has(to.Addr()))
 		}
 		i := slices.IndexFunc(r.State.Ports, func(p control.Port) bool { return at(p.PortSpec) })
 		if i < 0 || next.HasPort(r.State.Ports[i].PortSpec) {

@@ -84,6 +84,9 @@ func (s *Set) spread(at config.Listen, kind provider.Kind) ([]config.Listen, err
 	}
 	list := make([]config.Listen, 0, len(addrs))
 	for _, a := range addrs {
+		if !at.Has(a) {
+			continue
+		}
 		list = append(list, config.Listen{Addr: a, Port: at.Port, Provider: at.Provider})
 	}
 	return list, err

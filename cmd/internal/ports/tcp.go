@@ -45,10 +45,10 @@ func (s *Set) openTCP(transport string, at config.Listen) (endpoint, error) {
 			control.TransportOps, control.TransportControl)
 	}
 	to := netip.AddrPortFrom(at.Addr, at.Port)
-	if at.Any() {
+	if !at.Addr.IsValid() {
 		to = netip.AddrPortFrom(netip.IPv6Unspecified(), at.Port) // both families
 	}
-	l, err := s.Sockets.Listen(to, func() (net.Listener, error) { return listenTCP(to, at.Any()) })
+	l, err := s.Sockets.Listen(to, func() (net.Listener, error) { return listenTCP(to, !at.Addr.IsValid()) })
 	if err != nil {
 		return endpoint{}, err
 	}
@@ -60,11 +60,14 @@ func (s *Set) openTCP(transport string, at config.Listen) (endpoint, error) {
 // listenTCP listens on one address, or on all of both families, falling back to IPv4 where the host
 // has no IPv6.
 func listenTCP(at netip.AddrPort, everywhere bool) (net.Listener, error) {
-	where := at.String()
-	if everywhere {
+	network, where := "tcp", at.String()
+	switch {
+	case everywhere:
 		where = fmt.Sprintf(":%d", at.Port())
+	case at.Addr().Is4():
+		network = "tcp4" // "tcp" makes 0.0.0.0 an address of both families
 	}
-	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", where)
+	l, err := new(net.ListenConfig).Listen(context.Background(), network, where)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("in use by another process; choose another port (%w)", syscall.EADDRINUSE)
