@@ -55,7 +55,8 @@ func (c *checker) node(n *yaml.Node, t reflect.Type, at string) {
 			c.node(item, t.Elem(), name)
 		}
 		return
-	case t.Kind() == reflect.Slice && (n.Kind != yaml.ScalarNode || n.Tag != "!!null" || strings.HasPrefix(at, exportsKey)):
+	case t.Kind() == reflect.Slice &&
+		(n.Kind != yaml.ScalarNode || n.Tag != "!!null" || strings.HasPrefix(at, exportsKey)):
 		c.node(n, t.Elem(), at) // viper makes a list of a single value
 		return
 	}
