@@ -143,7 +143,7 @@ func (r *run) fail(err error) {
 	if r.status != nil {
 		r.status.clear()
 	}
-	fmt.Fprintf(r.g.Err, "rstorectl: %v\n", err)
+	fmt.Fprintf(r.g.Err, "rstorectl: %v%s\n", err, hint(err, os.Geteuid()))
 }
 
 // each runs do for every argument. It reports failures and continues.
