@@ -120,6 +120,12 @@ func (f *FS) hasRead(o *object, fd int, off, n, size uint64, cold bool) {
 	if from == to {
 		return
 	}
+	f.readAhead(o, fd, from, to, a.done)
+}
+
+// readAhead has the kernel read a range, in a goroutine with a use of the object of its own, and
+// then calls done.
+func (f *FS) readAhead(o *object, fd int, from, to uint64, done func()) {
 	f.aheads.Add(1)
 	f.objects.share(o)
 	go func() {
@@ -130,7 +136,7 @@ func (f *FS) hasRead(o *object, fd int, off, n, size uint64, cold bool) {
 			}
 			f.count.readAhead.Add(k)
 		}
-		a.done()
+		done()
 		f.aheads.Add(-1)
 		f.release(o)
 	}()

@@ -161,15 +161,22 @@ func (p *parts) data(stop uint64) (all, eof bool, err error) {
 	return p.pos == stop, eof, nil
 }
 
-// ioAdvise is IO_ADVISE (RFC 7862 section 15.5): stateid, offset, count, hints. The server follows
-// no hint and returns an empty bitmap, which says so. A hint concerns one open, and the stores have
-// no opens: a hint would change how the file is read for all clients. The stateid is checked as for
-// READ.
+// Hints of IO_ADVISE (RFC 7862 section 15.5.2) that the server follows: WILLNEED and
+// WILLNEED_OPPORTUNISTIC.
+const (
+	adviseWillNeed    = 4
+	adviseWillNeedOpp = 5
+)
+
+// ioAdvise is IO_ADVISE (RFC 7862 section 15.5): stateid, offset, count, hints. The result has the
+// hints that the server follows. The store reads what a client will need. Other hints concern one
+// open, and the stores have no opens: they would change how the file is read for all clients. The
+// stateid is checked as for READ.
 func ioAdvise(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
 	off, n := d.Uint64(), d.Uint64()
-	DecodeBitmap(d)
+	hints, _ := DecodeBitmap(d)
 	switch {
 	case k.bad():
 		return nfs.ErrBadXDR
@@ -184,6 +191,18 @@ func ioAdvise(k *compound) nfs.Status {
 	if st := k.regular(); st != nfs.OK {
 		return st
 	}
-	Bitmap{}.Encode(&k.c.Res)
+	hints = hints.and(BitmapOf(adviseWillNeed, adviseWillNeedOpp))
+	if x, ok := k.cur.x.FS.(blockstore.Advises); ok && !hints.empty() {
+		ok, err := x.WillNeed(k.who(&k.cur), k.cur.h, off, n)
+		switch {
+		case err != nil && !errors.Is(err, blockstore.ErrNotSupp):
+			return k.ioFailed(nfs.StatusOf(err))
+		case !ok:
+			hints = Bitmap{}
+		}
+	} else {
+		hints = Bitmap{}
+	}
+	hints.Encode(&k.c.Res)
 	return nfs.OK
 }

@@ -194,6 +194,16 @@ func TestIOAdvise(t *testing.T) {
 	if hints, more := DecodeBitmap(p.Decoder); !hints.empty() || more {
 		t.Errorf("hints %x", hints)
 	}
+	for _, takes := range []bool{true, false} {
+		var got [2]uint64
+		r.fs.willNeed = func(off, n uint64) bool { got = [2]uint64{off, n}; return takes }
+		p := x.do(put, advise(3, 9)).ok(OpPutFH).ok(OpIOAdvise)
+		hints, _ := DecodeBitmap(p.Decoder)
+		if got != [2]uint64{3, 9} || hints.Has(4) != takes || hints.Has(1) {
+			t.Errorf("hints %x, read %v", hints, got)
+		}
+	}
+	r.fs.willNeed = nil
 	p.end()
 	x.do(put, advise(2, 1<<64-2)).ok(OpPutFH).fails(OpIOAdvise, nfs.ErrInval)
 	x.do(put, op(OpIOAdvise, id, uint64(0), uint64(0))).ok(OpPutFH).fails(OpIOAdvise, nfs.ErrBadXDR)

@@ -37,6 +37,7 @@ type store struct {
 	copies    func()            // before each Copy
 	copyFails func() error
 	whole     bool // Copy copies all that it is asked for
+	willNeed  func(off, n uint64) bool
 	stripes   bool // Seek tells of data and holes in turn, 8 bytes each
 }
 
@@ -44,6 +45,13 @@ func (f *store) Limits() blockstore.Limits {
 	l := f.FS.Limits()
 	l.Clones, l.Quotas = f.clones, f.quota != nil
 	return l
+}
+
+func (f *store) WillNeed(_ *blockstore.Cred, _ blockstore.Handle, off, n uint64) (bool, error) {
+	if f.willNeed == nil {
+		return false, blockstore.ErrNotSupp
+	}
+	return f.willNeed(off, n), nil
 }
 
 func (f *store) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, error) {

@@ -126,6 +126,15 @@ func (g *gate) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.A
 	return x.SetACL(c, h, kind, l)
 }
 
+func (g *gate) WillNeed(c *blockstore.Cred, h blockstore.Handle, off, n uint64) (bool, error) {
+	x, err := optional[blockstore.Advises](g)
+	if err != nil {
+		return false, err
+	}
+	defer g.left(measure.StoreSpace, c, g.meter.Begin())
+	return x.WillNeed(c, h, off, n)
+}
+
 func (g *gate) Birth(c *blockstore.Cred, h blockstore.Handle) (time.Time, error) {
 	x, err := optional[blockstore.Births](g)
 	if err != nil {
