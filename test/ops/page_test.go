@@ -66,7 +66,7 @@ func TestPage(t *testing.T) {
 	b.look("light", 1280, 900)
 	origin := "http://" + s.ops
 	b.call(b.session, "Page.navigate", map[string]any{"url": origin + "/"}, nil)
-	b.wait("the page loads", `document.getElementById("state")?.textContent === "running"`)
+	b.wait("the page loads", `["running", "warnings", "problems"].includes(document.getElementById("state")?.textContent)`)
 	b.wait("nothing happens", `document.getElementById("note").textContent !== ""`)
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -97,6 +97,19 @@ func TestPage(t *testing.T) {
 	b.wait("the client over RDMA and TCP",
 		`[...document.querySelectorAll("#body tr")].filter((r) => r.cells[0].textContent.startsWith("127.") && `+
 			`parseFloat(r.cells[2].textContent) > 0).map((r) => r.cells[1].textContent).sort().join() === "rdma,tcp"`)
+
+	// Is it healthy, who is slow, and why.
+	b.wait("the health in words", `/^(Healthy: |Warning: |Problem: )/.test(`+text("problems")+`)`)
+	b.wait("the exports with their free space", `[...document.querySelectorAll("#volumes tr")].some((r) => `+
+		`r.cells[0].textContent === "/data" && r.cells[1].textContent === "served" && `+
+		`/^[0-9.]+ [KMGT]?i?B$/.test(r.cells[2].textContent) && /^[0-9]+ %/.test(r.cells[3].textContent))`)
+	b.wait("the slowest calls with where their time went", `[...document.querySelectorAll("#slow tr")].some((r) => `+
+		`/^(nfs|mount)/.test(r.cells[1].textContent) && r.cells[7].querySelectorAll("svg rect").length > 0)`)
+	b.eval(`document.getElementById("range-60").click()`)
+	b.wait("an hour", `[...document.querySelectorAll("#charts svg text")].some((e) => e.textContent === "60 min ago")`)
+	b.eval(`document.getElementById("range-5").click()`)
+	b.wait("five minutes",
+		`![...document.querySelectorAll("#charts svg text")].some((e) => e.textContent === "60 min ago")`)
 
 	// By the keyboard to each table.
 	b.eval(`document.getElementById("tab-clients").focus()`)
@@ -132,8 +145,8 @@ func TestPage(t *testing.T) {
 		scheme        string
 		width, height int
 	}{
-		"light": {"light", 1280, 900}, "dark": {"dark", 1280, 900}, "narrow": {"light", 375, 812},
-		"narrow-dark": {"dark", 375, 812},
+		"light": {"light", 1280, 900}, "dark": {"dark", 1280, 900}, "narrow": {"light", 400, 812},
+		"narrow-dark": {"dark", 400, 812},
 	} {
 		b.look(v.scheme, v.width, v.height)
 		b.wait("it is drawn for its width",
@@ -141,6 +154,11 @@ func TestPage(t *testing.T) {
 				`- s.clientWidth) < 2)`)
 		if wide := b.eval(`document.documentElement.scrollWidth > document.documentElement.clientWidth`); wide != "false" {
 			t.Errorf("%s: the page is wider than its window", name)
+		}
+		// Nothing has to be scrolled sideways on a narrow screen, and every number has its name beside it.
+		if v.width < 500 {
+			b.wait("rows are cards", `[...document.querySelectorAll("#panel, .card")].every((e) => `+
+				`e.scrollWidth <= e.clientWidth + 1) && [...document.querySelectorAll(".stack td")].every((e) => e.dataset.label)`)
 		}
 		png := b.screenshot()
 		if dir := os.Getenv("RSTORED_SCREENSHOTS"); dir != "" {

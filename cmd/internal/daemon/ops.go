@@ -34,6 +34,7 @@ type monitor struct {
 
 	volumes volumes
 	health  health
+	feed    *ops.Feed // for the page
 }
 
 // Times of the monitor.
@@ -57,12 +58,14 @@ func (w *monitor) start(d *Daemon) {
 	go d.watchHealth(w.end)  // may wait for a file system
 	go d.retryExports(w.end) // may wait for a file system for ever
 	w.ended.Go(func() {
+		w.feed.Tick()
 		t := time.NewTicker(monitorTick)
 		defer t.Stop()
 		for n := 1; ; n++ {
 			select {
 			case now := <-t.C:
 				w.progress(d.RPC.Load(), now)
+				w.feed.Tick()
 				if n%rotateTicks == 0 {
 					d.Recorder.Rotate()
 				}
@@ -70,6 +73,14 @@ func (w *monitor) start(d *Daemon) {
 				return
 			}
 		}
+	})
+}
+
+// newFeed makes the feed of the page, before the ops ports that answer from it.
+func (w *monitor) newFeed(d *Daemon) {
+	w.feed = ops.NewFeed(ops.Source{
+		Sample: d.Sample, Slow: d.Slow, Volumes: func() []ops.Volume { return w.volumes.read(d) },
+		Exports: func() []control.Export { return d.Exports() }, // of a Reconciler that is made later
 	})
 }
 
@@ -94,7 +105,7 @@ func (w *monitor) progress(l rpc.Load, now time.Time) time.Duration {
 func (d *Daemon) serveOps(l net.Listener) (stop func(context.Context) error) {
 	return ops.Serve(l, ops.Config{
 		Gatherer: d.registry(), Live: d.live, Ready: d.ready,
-		Profiles: d.monitor.pprof.Load, Sample: d.Sample, Names: d.opsNames, Logger: d.log.Library("ops"),
+		Profiles: d.monitor.pprof.Load, Feed: d.monitor.feed, Names: d.opsNames, Logger: d.log.Library("ops"),
 	}).Close
 }
 

@@ -146,6 +146,7 @@ func (d *Daemon) makeRooms(load func() (*config.Config, error), opener *devices.
 	if err != nil {
 		return err
 	}
+	d.monitor.newFeed(d)
 	d.failures.Programs, d.failures.Refused = d.Programs, d.refused
 	d.otlp = otlp.New(otlp.Config{Recorder: d.Recorder, Version: cli.ReadBuild().Version, Log: d.log.Library("otlp")})
 	d.devices = devices.New(devices.Config{

@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 
-	"github.com/rstored/rstored/cmd/internal/live"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 )
 
@@ -40,8 +39,8 @@ type Config struct {
 	Profiles func() bool
 	// Names are the host names that the port is asked for by, besides localhost; "*" is any.
 	Names func() []string
-	// Sample is for the page.
-	Sample func() live.Sample
+	// Feed is for the page.
+	Feed   *Feed
 	Logger *zap.Logger
 }
 
@@ -78,7 +77,7 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/symbol", guarded(pprof.Symbol))
 	mux.HandleFunc("GET /debug/pprof/trace", guarded(pprof.Trace))
 	mux.HandleFunc("GET /debug/trace", guarded(pprof.Trace))
-	pageHandlers(mux, cfg.Sample)
+	pageHandlers(mux, cfg.Feed)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !meant(r.Host, cfg.Names) {
 			http.Error(w, "this server is not asked for by that name: use its address, or name it in ops_hosts",

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,12 +16,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/live"
 )
 
 // feeder is a server that serves 100 calls in a second, and its feed.
 type feeder struct {
-	feed
+	Feed
 	clock   time.Time
 	started time.Time
 	samples int
@@ -29,7 +32,7 @@ type feeder struct {
 func newFeeder() *feeder {
 	f := &feeder{clock: time.Unix(1e9, 0), started: time.Unix(1e9-100, 0)}
 	f.now = func() time.Time { return f.clock }
-	f.sample = func() live.Sample {
+	f.src.Sample = func() live.Sample {
 		f.samples++
 		up := f.clock.Sub(f.started)
 		n := uint64(up.Seconds() * 100)
@@ -81,21 +84,122 @@ func TestFeed(t *testing.T) {
 	if a := f.answer(17); len(a.History) != 3 {
 		t.Errorf("asked after what another process counted: %+v", a.History)
 	}
-	f.clock = f.clock.Add(feedGap + time.Second)
+	f.clock = f.clock.Add(16 * time.Second)
 	if a := f.answer(3); len(a.History) != 1 || a.History[0].Seq != 4 || a.Interval != 16 || a.Total.Ops != 100 {
 		t.Errorf("after nobody has looked: %+v", a.History)
 	}
-	for range 2 * feedHistory {
+	for range 2 * int(feedHistory/time.Second) {
 		f.clock = f.clock.Add(time.Second)
 		f.answer(0)
 	}
-	if a := f.answer(0); len(a.History) != feedHistory {
-		t.Errorf("the history is bounded: %d", len(a.History))
+	const most = int(feedFine/time.Second + (feedHistory-feedFine)/feedCoarse)
+	a = f.answer(0)
+	if n := len(a.History); n < most-2 || n > most+2 {
+		t.Errorf("the history has %d moments, want %d", n, most)
 	}
+	if first := a.History[0]; first.Ops < 99.9 || first.Ops > 100.1 || *first.Mean <= 0 ||
+		first.Time < f.clock.Add(-feedHistory).UnixMilli() {
+		t.Errorf("the oldest moment: %+v", first)
+	}
+	history := len(a.History)
 	f.started = f.clock
 	f.clock = f.clock.Add(time.Second)
-	if a := f.answer(0); !a.SinceStart || a.Total.Ops != 100 || len(a.History) != feedHistory {
+	if a := f.answer(0); !a.SinceStart || a.Total.Ops != 100 || len(a.History) != history {
 		t.Errorf("after a restart: %+v", a.Total)
+	}
+}
+
+// TestFeedTicks: while nobody looks there is a moment for each tick, without latency where there was
+// no call.
+func TestFeedTicks(t *testing.T) {
+	f := newFeeder()
+	calls := f.src.Sample
+	f.src.Sample = func() live.Sample {
+		s := calls()
+		s.Operations[0].Took, s.Operations[0].TookNS = []uint64{5}, 5 // and no more
+		return s
+	}
+	f.src.Volumes = func() []Volume { return []Volume{{Export: "/a", Size: 100, Available: 1}} }
+	f.src.Exports = func() []control.Export {
+		return []control.Export{
+			{Export: config.Export{Pseudo: "/a", Path: "/srv/a"}}, {Export: config.Export{Pseudo: "/b"}, Error: "gone"},
+		}
+	}
+	for range 400 {
+		f.clock = f.clock.Add(10 * time.Second)
+		f.Tick()
+	}
+	a := f.answer(0)
+	if n := len(a.History); n < 359 || n > 361 {
+		t.Errorf("%d moments", n)
+	}
+	if m := a.History[7]; m.Mean != nil || m.P99 != nil || m.Ops != 0 {
+		t.Errorf("a moment without calls: %+v", m)
+	}
+	if b, err := json.Marshal(a.History[7]); err != nil || !strings.Contains(string(b), `"mean_us":null`) {
+		t.Errorf("%s, %v", b, err)
+	}
+	if len(a.Volumes) != 2 || a.Volumes[0].Available != 1 || a.Volumes[1].Error != "gone" || a.Volumes[1].Size != 0 {
+		t.Errorf("%+v", a.Volumes)
+	}
+	if len(a.Remarks) != 1 || a.Remarks[0].Level != levelBad || !strings.Contains(a.Remarks[0].Text, "/a is 99 % full") {
+		t.Errorf("%+v", a.Remarks)
+	}
+}
+
+func TestRemarks(t *testing.T) {
+	quiet := func() *live.View { return &live.View{Server: live.Server{Workers: 4}} }
+	busy := func(p99 time.Duration) *live.View {
+		v := quiet()
+		v.Total.Calls, v.Total.P99 = 100, float64(p99/time.Microsecond)
+		return v
+	}
+	disk := []control.SlowCall{{TookUS: 100, StoreUS: 80}, {TookUS: 100, QueueUS: 60, StoreUS: 40}}
+	for name, c := range map[string]struct {
+		view    *live.View
+		volumes []ExportState
+		slow    []control.SlowCall
+		want    []Remark
+	}{
+		"well": {
+			view: busy(time.Millisecond), volumes: []ExportState{{Name: "/a", Size: 10, Available: 5}}, slow: disk,
+		},
+		"nothing is known of a file system": {view: quiet(), volumes: []ExportState{{Name: "/a"}}},
+		"nearly full": {
+			view: quiet(), volumes: []ExportState{{Name: "/a", Size: 100, Available: 7, Files: 100, FilesFree: 99}},
+			want: []Remark{{levelWarn, "The file system of export /a is 93 % full."}},
+		},
+		"inodes": {
+			view: quiet(), volumes: []ExportState{{Name: "/a", Size: 100, Available: 70, Files: 100}},
+			want: []Remark{{levelBad, "The file system of export /a has used 100 % of its inodes."}},
+		},
+		"slow disks": {
+			view: busy(2 * time.Second), slow: disk,
+			want: []Remark{{levelBad, "One call in a hundred takes longer than 2s: they wait for the disks."}},
+		},
+		"slow": {
+			view: busy(200 * time.Millisecond),
+			want: []Remark{{levelWarn, "One call in a hundred takes longer than 200ms."}},
+		},
+		"the worst first": {
+			view: func() *live.View {
+				v := quiet()
+				v.Server.Grace, v.Server.Queued, v.Server.WorkersBusy = true, 9, 4
+				v.Server.Problems = []string{"export /x: gone"}
+				v.Retransmits, v.QPs = 10, []live.QPRow{{PacketsOut: 1000}}
+				return v
+			}(),
+			want: []Remark{
+				{levelBad, "export /x: gone"},
+				{levelWarn, "All 4 workers wait for storage, and 9 calls wait for a worker: the disks are the limit."},
+				{levelWarn, "10 packets in a second are sent again: the network loses packets."},
+				{levelWarn, "Grace period: clients reclaim their state, and new opens and locks wait."},
+			},
+		},
+	} {
+		if got := remarks(c.view, c.volumes, c.slow); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
 	}
 }
 
@@ -104,7 +208,7 @@ func TestFeed(t *testing.T) {
 func TestPage(t *testing.T) {
 	f := newFeeder()
 	nothing := prometheus.NewRegistry()
-	h := Handler(Config{Gatherer: nothing, Profiles: func() bool { return false }, Sample: f.sample, Logger: zap.NewNop()})
+	h := Handler(Config{Gatherer: nothing, Profiles: func() bool { return false }, Feed: &f.Feed, Logger: zap.NewNop()})
 	get := func(path string, header ...string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(http.MethodGet, path, nil)
 		r.Host = "127.0.0.1:9049"
@@ -174,7 +278,7 @@ func TestPage(t *testing.T) {
 func TestHostNames(t *testing.T) {
 	var names []string
 	h := Handler(Config{
-		Gatherer: prometheus.NewRegistry(), Profiles: func() bool { return true }, Sample: newFeeder().sample,
+		Gatherer: prometheus.NewRegistry(), Profiles: func() bool { return true }, Feed: &newFeeder().Feed,
 		Logger: zap.NewNop(),
 		Live:   func(context.Context) []Check { return nil }, Ready: func(context.Context) []Check { return nil },
 		Names: func() []string { return names },

@@ -2,9 +2,12 @@
 
 const byId = (id) => document.getElementById(id);
 const svgNS = "http://www.w3.org/2000/svg";
+const hourMS = 60 * 60 * 1000;
 const longMS = 5 * 60 * 1000;
 const shortMS = 60 * 1000; // until there is more to see
 const stepMS = 1000;
+const gapMS = 25 * 1000; // the server records a moment each 10 seconds
+let rangeMS = longMS;
 
 function make(name, className, text) {
   const e = document.createElement(name);
@@ -107,9 +110,10 @@ const charts = [
   return (history, now) => {
     const w = Math.max(svg.clientWidth, 100), h = Math.max(svg.clientHeight, 60);
     const top = 16, bottom = h - 16;
-    const windowMS = history.length > 0 && now - history[0].time_ms > shortMS ? longMS : shortMS;
+    const windowMS = rangeMS > longMS || (history.length > 0 && now - history[0].time_ms > shortMS) ? rangeMS : shortMS;
+    const seen = history.filter((m) => m.time_ms >= now - windowMS);
     let most = 0;
-    for (const m of history) for (const [, field] of lines) most = Math.max(most, m[field]);
+    for (const m of seen) for (const [, field] of lines) most = Math.max(most, m[field] ?? 0);
     const full = round(most);
     const x = (t) => w - ((now - t) / windowMS) * w;
     const y = (n) => bottom - (n / full) * (bottom - top);
@@ -124,16 +128,20 @@ const charts = [
     parts.push(label, then, here);
     lines.forEach(([, field, look]) => {
       let d = "", last = -Infinity;
-      for (const m of history) {
-        d += (m.time_ms - last > 10 * stepMS ? "M" : "L") + x(m.time_ms).toFixed(1) + " " + y(m[field]).toFixed(1);
+      for (const m of seen) {
+        if (m[field] === null) { // nothing was measured: a gap, not a zero
+          last = -Infinity;
+          continue;
+        }
+        d += (m.time_ms - last > gapMS ? "M" : "L") + x(m.time_ms).toFixed(1) + " " + y(m[field]).toFixed(1);
         last = m.time_ms;
       }
       if (d) parts.push(draw("path", { d, class: look }));
     });
     svg.replaceChildren(...parts);
     const latest = history[history.length - 1];
-    lines.forEach(([, field], i) => say(keys[i], latest ? format(latest[field]) : ""));
-    svg.setAttribute("aria-label", title + " of the last minutes" + (latest ? ": " + lines.map(([name, field]) => name + " " + format(latest[field])).join(", ") : ""));
+    lines.forEach(([, field], i) => say(keys[i], latest ? format(latest[field] ?? 0) : ""));
+    svg.setAttribute("aria-label", title + " of the last " + (windowMS > longMS ? "hour" : "minutes") + (latest ? ": " + lines.map(([name, field]) => name + " " + format(latest[field] ?? 0)).join(", ") : ""));
   };
 });
 
@@ -265,6 +273,7 @@ function fill() {
       const value = r[c.field];
       const text = c.word ? value || "\u2013" : c.format(value);
       say(td, text);
+      td.dataset.label = c.title;
       if (c.word && k === 0) td.title = text;
       td.className = c.word ? "word" : c.warn && value > 0 ? "warn" : "";
     });
@@ -286,10 +295,82 @@ byId("pause").addEventListener("click", () => {
   byId("pause").setAttribute("aria-pressed", String(paused));
 });
 
+// problems shows remarks: what is wrong, and in words how bad it is.
+const levels = { bad: "Problem: ", warn: "Warning: ", good: "" };
 function problems(list) {
   const box = byId("problems");
-  if (box.childElementCount === list.length && list.every((p, i) => box.children[i].textContent === p)) return;
-  box.replaceChildren(...list.map((p) => make("p", "problem", p)));
+  const texts = list.map((p) => levels[p.level] + p.text);
+  if (box.childElementCount === list.length && texts.every((p, i) => box.children[i].textContent === p)) return;
+  box.replaceChildren(...list.map((p, i) => make("p", "problem " + p.level, texts[i])));
+}
+
+// simple fills a table without sorting. Columns are titles, cells texts or nodes with their looks.
+function simple(id, columns, rows, none) {
+  if (byId(id + "-head").rows.length === 0) {
+    const tr = make("tr");
+    for (const [title, look] of columns) {
+      const th = make("th", look, title);
+      th.scope = "col";
+      tr.append(th);
+    }
+    byId(id + "-head").append(tr);
+  }
+  const body = byId(id);
+  while (body.rows.length > rows.length) body.deleteRow(-1);
+  rows.forEach((cells, i) => {
+    const tr = body.rows[i] ?? body.insertRow();
+    cells.forEach(([value, look], k) => {
+      const td = tr.cells[k] ?? tr.insertCell();
+      td.dataset.label = columns[k][0];
+      td.className = columns[k][1] + " " + (look ?? "");
+      if (value instanceof Node) td.replaceChildren(value);
+      else say(td, value);
+    });
+  });
+  say(byId(id + "-note"), rows.length === 0 ? none : "");
+}
+
+function volumes(list) {
+  simple("volumes", [["Export", "word"], ["State", "word"], ["Free", ""], ["Used", ""]], list.map((e) => {
+    const used = e.size_bytes > 0 ? 1 - e.available_bytes / e.size_bytes : NaN;
+    const files = e.files > 0 ? 1 - e.files_free / e.files : 0;
+    const most = Math.max(used, files);
+    const look = most >= 0.98 ? "warn" : most >= 0.9 ? "near" : "";
+    const words = Number.isNaN(used) ? "\u2013" : `${Math.floor(used * 100)} %` + (look === "warn" ? ", full" : look === "near" ? ", nearly full" : "") + (files > used ? ` (inodes ${Math.floor(files * 100)} %)` : "");
+    return [[e.name], e.error ? ["not served: " + e.error, "warn"] : ["served"], [Number.isNaN(used) ? "\u2013" : size(e.available_bytes)], [words, look]];
+  }), "Nothing is exported.");
+}
+
+// split is a bar of where the time of a call went.
+function split(c) {
+  const svg = draw("svg", { class: "split", viewBox: "0 0 100 8", preserveAspectRatio: "none", role: "img" });
+  const parts = [["queue", c.queue_us], ["rdma", c.rdma_us], ["store", c.store_us]];
+  const rest = Math.max(c.took_us - c.queue_us - c.rdma_us - c.store_us, 0);
+  parts.push(["rest", rest]);
+  let at = 0;
+  for (const [look, us] of parts) {
+    const width = Math.min((us / Math.max(c.took_us, 1)) * 100, 100 - at);
+    if (width > 0) svg.append(draw("rect", { x: at, y: 0, width, height: 8, class: look }));
+    at += width;
+  }
+  svg.setAttribute("aria-label", parts.map(([name, us]) => name + " " + micros(us)).join(", "));
+  return svg;
+}
+
+function slow(list) {
+  simple("slow", [["Took", ""], ["Operation", "word"], ["Export", "word"], ["Client", "word"], ["Queue", ""], ["RDMA", ""], ["Store", ""], ["Where", "word"]], list.map((c) => [
+    [micros(c.took_us), c.took_us >= 1e6 ? "warn" : c.took_us >= 1e5 ? "near" : ""], [c.operation], [c.export || "\u2013"], [c.client],
+    [micros(c.queue_us)], [micros(c.rdma_us)], [micros(c.store_us)], [split(c)],
+  ]), "No call yet.");
+}
+
+for (const [id, ms] of [["range-5", longMS], ["range-60", hourMS]]) {
+  byId(id).addEventListener("click", () => {
+    rangeMS = ms;
+    byId("range-5").setAttribute("aria-pressed", String(ms === longMS));
+    byId("range-60").setAttribute("aria-pressed", String(ms === hourMS));
+    chart();
+  });
 }
 
 function state(text, look) {
@@ -305,10 +386,14 @@ function show() {
   say(byId("host"), v.host ? "on " + v.host : "");
   document.title = (v.host ? v.host + " \u00b7 " : "") + "rstored";
   say(byId("uptime"), `up ${span(v.uptime_seconds)} \u00b7 ${v.version}` + (v.since_start ? " \u00b7 averages since the start" : ""));
-  if (v.server.problems.length > 0) state("problems", "bad");
-  else if (v.state === "running") state("running", "good");
-  else state(v.state, "bad");
-  problems(v.server.problems);
+  const bad = v.remarks.some((r) => r.level === "bad");
+  if (bad) state("problems", "bad");
+  else if (v.state !== "running") state(v.state, "bad");
+  else if (v.remarks.length > 0) state("warnings", "near");
+  else state("running", "good");
+  problems(v.remarks.length > 0 ? v.remarks : [{ level: "good", text: "Healthy: all exports and ports are served, nothing is full, nothing is slow." }]);
+  volumes(v.volumes);
+  slow(v.slow);
   for (const f of tiles) f(v);
   for (const f of facts) f(v.server);
   chart();
@@ -328,7 +413,7 @@ async function step() {
     if (a.history.length > 0 && (a.history[0].seq > seq + 1 || (last && a.history[0].seq <= last.seq))) history = []; // of another process, or too old
     history.push(...a.history);
     if (a.history.length > 0) seq = a.history[a.history.length - 1].seq;
-    const from = Date.parse(a.taken) - longMS;
+    const from = Date.parse(a.taken) - hourMS;
     history = history.filter((m) => m.time_ms >= from);
     if (!paused) {
       answer = a;
@@ -336,7 +421,7 @@ async function step() {
     }
   } catch (e) {
     state("no answer", "bad");
-    problems(["The server does not answer: " + (e instanceof Error ? e.message : String(e))]);
+    problems([{ level: "bad", text: "The server does not answer: " + (e instanceof Error ? e.message : String(e)) }]);
   }
   setTimeout(step, stepMS);
 }
