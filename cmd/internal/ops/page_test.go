@@ -169,6 +169,11 @@ func TestRemarks(t *testing.T) {
 			view: quiet(), volumes: []ExportState{{Name: "/a", Size: 100, Available: 7, Files: 100, FilesFree: 99}},
 			want: []Remark{{levelWarn, "The file system of export /a is 93 % full."}},
 		},
+		"said already": {
+			view:    &live.View{Server: live.Server{Problems: []string{"export /a: its file system is full"}}},
+			volumes: []ExportState{{Name: "/a", Size: 100}},
+			want:    []Remark{{levelBad, "export /a: its file system is full"}},
+		},
 		"inodes": {
 			view: quiet(), volumes: []ExportState{{Name: "/a", Size: 100, Available: 70, Files: 100}},
 			want: []Remark{{levelBad, "The file system of export /a has used 100 % of its inodes."}},

@@ -3,6 +3,7 @@ package ops
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/control"
@@ -58,6 +59,9 @@ func remarks(v *live.View, volumes []ExportState, slow []control.SlowCall) []Rem
 		out = append(out, Remark{levelBad, p})
 	}
 	for _, e := range volumes {
+		if slices.ContainsFunc(v.Server.Problems, func(p string) bool { return strings.HasPrefix(p, "export "+e.Name+":") }) {
+			continue // it has said that the file system is full
+		}
 		if e.Size > 0 {
 			used := 1 - float64(e.Available)/float64(e.Size)
 			add(used, usedWarn, usedBad, "The file system of export %s is %d %% full.", e.Name, int(used*100))
