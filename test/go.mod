@@ -24,6 +24,7 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
 	github.com/rasky/go-xdr v0.0.0-20170124162913-1a41d1a06c93 // indirect
+	github.com/spf13/afero v1.15.0
 	go.etcd.io/bbolt v1.5.0 // indirect
 	golang.org/x/image v0.18.0 // indirect
 	golang.org/x/net v0.60.0 // indirect

@@ -3,8 +3,9 @@
 //
 // It has three levels. Begin reading at the one that you need:
 //
-//   - A File is an open file, as an io.ReaderAt and io.WriterAt, with byte-range locks. An FS is
-//     a directory as an io/fs file system. See Client.Open, Client.CreateFile and Client.FS.
+//   - An FS is a directory by names, with the methods of os.Root (Mkdir, WriteFile, Rename, ...)
+//     and as an io/fs file system. A File is an open file, as an io.ReaderAt and io.WriterAt, with
+//     byte-range locks. See Client.FS, Client.Open and Client.CreateFile.
 //   - Upload, Download, Stream and Copy move whole files, with many requests in flight. PutFile
 //     makes a small file in one call.
 //   - The methods that are named after procedures (Lookup, Read, Write, Commit, ...) make one

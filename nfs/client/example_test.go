@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log"
@@ -94,6 +95,47 @@ func Example_rdma() {
 		log.Fatal(err)
 	}
 	// Output: version 4.2, 65536 bytes: Hello, remote memory.
+}
+
+// A directory of a server has the methods of os.Root.
+func ExampleFS() {
+	srv := newServer()
+	defer srv.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	listener := tcp.Serve(l, srv)
+	defer listener.Close()
+
+	ctx := context.Background()
+	c := client.New(client.Config{
+		Peer: "the example",
+		Dial: func(ctx context.Context) (rpc.Client, error) { return tcp.Dial(ctx, l.Addr().String()) },
+	})
+	defer c.Close()
+	data, err := c.FS(ctx, "/data")
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = errors.Join(
+		data.MkdirAll("reports/2026", 0o755),
+		data.WriteFile("reports/2026/may", []byte("All is well.\n"), 0o644),
+		data.Rename("reports/2026/may", "reports/2026/june"),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	names, err := fs.Glob(data, "reports/*/*")
+	if err != nil {
+		log.Fatal(err)
+	}
+	text, err := data.ReadFile(names[0])
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s: %s", names[0], text)
+	// Output: reports/2026/june: All is well.
 }
 
 // The same client works over TCP. There the transport copies the data.

@@ -32,6 +32,10 @@ type File struct {
 	access  uint32         // that the server has granted
 	release []func() error // one for each acquire
 	locks   *locks4        // nil until the first lock
+
+	refused uint32 // access that OpenFile was not asked for
+	atEnd   bool   // Write writes at the end
+	stable  bool   // WriteAt returns when the data is stable
 }
 
 // unstable is a write that the server has not committed to disk.
@@ -80,6 +84,9 @@ func (c *Client) OpenShare(ctx context.Context, name string, access, deny uint32
 
 // acquire has the server open the file until Close.
 func (f *File) acquire(access, deny uint32) error {
+	if access&f.refused != 0 {
+		return errAccess
+	}
 	f.opening.Lock()
 	defer f.opening.Unlock()
 	if access&^f.access == 0 && deny == 0 {
@@ -107,6 +114,20 @@ func (c *Client) CreateFile(ctx context.Context, name string, mode fs.FileMode) 
 		return nil, pathError("create", name, err)
 	}
 	return &File{c: c, ctx: ctx, node: n, name: name}, nil
+}
+
+// Name is the name that the file was opened by.
+func (f *File) Name() string { return f.name }
+
+// Truncate changes the size of the file.
+func (f *File) Truncate(size int64) error {
+	err := error(nfs.ErrInval)
+	if size >= 0 {
+		if err = errors.Join(f.Sync(), f.acquire(ShareWrite, 0)); err == nil {
+			err = f.c.SetAttr(f.ctx, f.node.Handle, &blockstore.SetAttr{Size: new(uint64(size))}, nil)
+		}
+	}
+	return pathError("truncate", f.name, err)
 }
 
 // Node is the file's handle and its attributes when it was opened.
@@ -144,7 +165,7 @@ func (f *File) WriteAt(p []byte, off int64) (n int, err error) {
 		return 0, pathError("write", f.name, err)
 	}
 	how := blockstore.Unstable
-	if f.c.nfs.unmapped(p) {
+	if f.stable || f.c.nfs.unmapped(p) {
 		how = blockstore.FileSync
 	}
 	for n < len(p) {
@@ -211,6 +232,11 @@ func (f *File) Read(p []byte) (int, error) {
 
 // Write implements io.Writer.
 func (f *File) Write(p []byte) (int, error) {
+	if f.atEnd {
+		if _, err := f.Seek(0, io.SeekEnd); err != nil {
+			return 0, err
+		}
+	}
 	n, err := f.WriteAt(p, f.pos)
 	f.pos += int64(n)
 	return n, err

@@ -61,8 +61,10 @@ func FileMode(a *nfs3.Attr) fs.FileMode {
 	return m
 }
 
-// FS is a directory of the server as a read-only fs.FS, fs.ReadDirFS, fs.StatFS and
-// fs.ReadLinkFS. Its Open returns a *File, or an fs.ReadDirFile for a directory.
+// FS is a directory of the server, as os.Root is one of the host: an fs.FS, fs.ReadDirFS,
+// fs.ReadFileFS, fs.ReadLinkFS, fs.StatFS and fs.SubFS, with the methods of os.Root that change
+// something. Its Open returns a *File, or an fs.ReadDirFile for a directory. An FS may be used from
+// any goroutine.
 type FS struct {
 	c    *Client
 	ctx  context.Context
