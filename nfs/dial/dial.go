@@ -85,9 +85,22 @@ func (d *Dialer) secured(ctx context.Context, at endpoint) (rpc.Client, error) {
 	if err != nil {
 		host = at.host
 	}
-	return rpc.NewSecured(conn, d.Secure.Service, func(ctx context.Context) (rpc.Initiation, error) {
+	s := rpc.NewSecured(conn, d.Secure.Service, func(ctx context.Context) (rpc.Initiation, error) {
 		return d.Secure.Initiate(ctx, host)
-	}), nil
+	})
+	return mountPlain{s}, nil
+}
+
+// mountPlain makes the calls of MOUNT without RPCSEC_GSS, as the clients of kernels do. Some servers
+// answer them wrongly otherwise. A handle that MOUNT returns is no permission.
+type mountPlain struct{ *rpc.Secured }
+
+// Call implements rpc.Client.
+func (c mountPlain) Call(ctx context.Context, r *rpc.Request) error {
+	if r.Prog == nfs3.MountProgram {
+		return c.Client.Call(ctx, r)
+	}
+	return c.Secured.Call(ctx, r)
 }
 
 // dialFunc connects to a server over TCP, from any port or from one below 1024.

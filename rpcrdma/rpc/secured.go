@@ -183,15 +183,18 @@ func (r *Request) decodeSecured(d *xdr.Decoder) error {
 	if verify == nil {
 		verify = func(flavor uint32, body []byte) error { return r.gss.Check(&r.gssCred, flavor, body) }
 	}
-	if err := decodeReply(d, r.XID, verify); err != nil || r.Res == nil {
+	if err := decodeReply(d, r.XID, verify); err != nil {
 		return err
 	}
-	if r.gssCred.Proc != gss.Data {
-		return r.Res(d)
+	res := *d
+	if r.gssCred.Proc == gss.Data {
+		var err error
+		if res, err = r.gss.Results(&r.gssCred, *d); err != nil {
+			return fmt.Errorf("%w: %w", ErrReply, err)
+		}
 	}
-	res, err := r.gss.Results(&r.gssCred, *d)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrReply, err)
+	if r.Res == nil {
+		return nil
 	}
 	return r.Res(&res)
 }

@@ -38,7 +38,9 @@ var cases = slices.Concat(ordinary, version4("4.2", rdma), version4("4.1", rdma)
 
 // kerberosCases are Kerberos with rpc.gssd.
 var kerberosCases = []Case{
-	kerberosCase("3", tcp), kerberosCase("3", rdma), kerberosCase("4.2", tcp), kerberosCase("4.2", rdma),
+	kerberosCase("3", tcp), kerberosCase("3", rdma), kerberosCase("4.0", tcp), kerberosCase("4.1", rdma),
+	kerberosCase("4.2", tcp), kerberosCase("4.2", rdma),
+	kerberosKnfsd("3", "rdma"), kerberosKnfsd("4.2", "tcp"), kerberosKnfsd("4.2", "rdma"),
 }
 
 // What carries a mount.

@@ -142,3 +142,93 @@ func kerberosHost(ctx context.Context, r *Run) error {
 	}
 	return r.Await(ctx, "done")
 }
+
+// kerberosKnfsd is the Go client on the kernel's NFS server with rpc.svcgssd.
+func kerberosKnfsd(version, transport string) Case {
+	return Case{
+		Name: "krb-knfsd-v" + strings.ReplaceAll(version, ".", "") + "-" + transport, Script: script("krb-knfsd"),
+		NotRPC: true, Timeout: 5 * time.Minute,
+		Prepare: func(exports string) error {
+			if err := kerberosFiles(exports); err != nil {
+				return err
+			}
+			dir := filepath.Dir(exports)
+			b, err := os.ReadFile(filepath.Join(dir, "krb", "server.keytab"))
+			if err != nil {
+				return err
+			}
+			hosts := guestAddr(0) + " " + krbServer + "\n127.0.0.1 localhost\n"
+			return errors.Join(os.WriteFile(filepath.Join(dir, "share", "krb", "server.keytab"), b, 0o600),
+				os.WriteFile(filepath.Join(dir, "krb", "hosts"), []byte(hosts), 0o644))
+		},
+		Host: func(ctx context.Context, r *Run) error { return kerberosCalls(ctx, r, version, transport) },
+	}
+}
+
+// kerberosCalls has rstorectl store, read and remove files by each flavor, refused where the export
+// wants another one.
+func kerberosCalls(ctx context.Context, r *Run, version, transport string) error {
+	dir := filepath.Join(filepath.Dir(r.Exports), "krb")
+	kdc, err := r.start("krb5kdc", r.log, append(append([]string{"env"}, krbEnv(dir)...), "/usr/sbin/krb5kdc", "-n",
+		"-r", krbRealm, "-P", filepath.Join(dir, "pid"))...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = kdc.stop(syscall.SIGKILL) }()
+	if err := errors.Join(r.Tell("kdc"), r.Await(ctx, "serving")); err != nil {
+		return err
+	}
+	cache := filepath.Join(dir, "cc")
+	with := append(krbEnv(dir), "KRB5CCNAME=FILE:"+cache)
+	sh := func(line string) error {
+		return r.Command(ctx, "env", append(with[:len(with):len(with)], "unshare", "-m", "sh", "-ec",
+			"mount --bind "+filepath.Join(dir, "hosts")+" /etc/hosts; "+line)...)
+	}
+	if err := sh("echo secret | kinit games"); err != nil {
+		return err
+	}
+	src, back := r.path("big"), r.path("back")
+	if err := sh("head -c 8388613 /dev/urandom >" + src); err != nil {
+		return err
+	}
+	want, err := sumOf(src)
+	if err != nil {
+		return err
+	}
+	ctl := filepath.Join(r.runner.Bin, "rstorectl")
+	at := "nfs+" + transport + "://" + krbServer
+	root := ""
+	if version == "3" {
+		root = "/srv"
+	}
+	for _, flavor := range []string{"krb5", "krb5i"} {
+		how := " --nfs-version " + version + " --give-up 20s --sec " + flavor + " "
+		file := at + root + "/" + flavor + "/big"
+		if err := errors.Join(sh(ctl+" put"+how+src+" "+file), r.Tell(flavor+".stored")); err != nil {
+			return err
+		}
+		if err := r.Await(ctx, flavor+".summed"); err != nil {
+			return err
+		}
+		there, err := os.ReadFile(filepath.Join(r.Share, "sum."+flavor))
+		if err != nil || strings.TrimSpace(string(there)) != want {
+			return fmt.Errorf("%s: the server has %s instead of %s: %w", flavor, there, want, err)
+		}
+		if err := sh(ctl + " get" + how + file + " " + back); err != nil {
+			return err
+		}
+		if got, err := sumOf(back); err != nil || got != want {
+			return fmt.Errorf("%s: %s instead of %s came back: %w", flavor, got, want, err)
+		}
+		for _, other := range []string{"sys", "krb5", "krb5i"} {
+			how := " --nfs-version " + version + " --give-up 20s --sec " + other + " "
+			if other != flavor && sh(ctl+" get"+how+file+" "+back+".no") == nil {
+				return fmt.Errorf("an export of %s can be read by %s", flavor, other)
+			}
+		}
+		if err := errors.Join(sh(ctl+" rm"+how+file), os.Remove(back)); err != nil {
+			return err
+		}
+	}
+	return r.Tell("done")
+}

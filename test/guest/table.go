@@ -96,14 +96,20 @@ var about = map[string]string{
 		"xprtsec=tls, and refusals",
 	"krb-v3-tcp": "the kernel's client with rpc.gssd and MIT's KDC, version 3: sec=krb5, krb5i and krb5p, each refused " +
 		"elsewhere; two users with their own tickets, a user without one, a restart of the server",
-	"krb-v3-rdma":      "the same over RDMA",
-	"krb-v42-tcp":      "the same by version 4.2",
-	"krb-v42-rdma":     "the same by version 4.2 over RDMA",
-	"mount-nconnect":   "nconnect=4",
-	"mount-rsize":      "rsize and wsize from 4 KiB to 1 MiB",
-	"mount-rsize-4200": "the same with packets of 4096 bytes",
-	"mount-ro":         "a read-only mount",
-	"export-ro":        "a read-only export",
+	"krb-v3-rdma":  "the same over RDMA",
+	"krb-v42-tcp":  "the same by version 4.2",
+	"krb-v42-rdma": "the same by version 4.2 over RDMA",
+	"krb-v40-tcp":  "the same by version 4.0",
+	"krb-v41-rdma": "the same by version 4.1 over RDMA",
+	"krb-knfsd-v3-rdma": "the Go client on the kernel's NFS server with rpc.svcgssd, version 3 over RDMA: sec=krb5 " +
+		"and krb5i, and refusals",
+	"krb-knfsd-v42-tcp":  "the same by version 4.2 over TCP",
+	"krb-knfsd-v42-rdma": "the same by version 4.2 over RDMA",
+	"mount-nconnect":     "nconnect=4",
+	"mount-rsize":        "rsize and wsize from 4 KiB to 1 MiB",
+	"mount-rsize-4200":   "the same with packets of 4096 bytes",
+	"mount-ro":           "a read-only mount",
+	"export-ro":          "a read-only export",
 	"exports-table": "exports of a table as /etc/exports: one below another, a file system mounted below, " +
 		"one for RDMA alone; rules that change under a mount, and a bad table",
 	"v42-exports-table": "the same over version 4.2",
@@ -232,7 +238,8 @@ func (c *Case) slowly() bool {
 // them out.
 var slow = map[string]bool{
 	"tls-v3": true, "tls-v42": true, "tls-knfsd": true, // their kernel takes minutes to build
-	"krb-v3-tcp": true, "krb-v3-rdma": true, "krb-v42-tcp": true,
+	"krb-v3-tcp": true, "krb-v3-rdma": true, "krb-v42-tcp": true, "krb-v40-tcp": true,
+	"krb-v41-rdma": true, "krb-knfsd-v3-rdma": true, "krb-knfsd-v42-tcp": true, "krb-knfsd-v42-rdma": true,
 	"directory-of-20000":  true,
 	"large-file":          true,
 	"locks":               true,
