@@ -192,6 +192,7 @@ type Call struct {
 	gss gssCall
 
 	deferrals *deferred
+	mayServe  func() bool // ServerConfig.MayServe
 	deferred  bool          // Defer reserved a place for the call
 	wait      time.Duration // how long it is deferred
 	// Paid: the procedure has counted the call against the limits of its client. It stays set when
@@ -243,6 +244,9 @@ func (c *Call) Reset() {
 // Delivery returns, in Reply and until Reset, the value by which the transport reports that the
 // client has acknowledged the reply.
 func (c *Call) Delivery() Delivery { return c.delivery }
+
+// stopped reports whether the server may not serve any more (ServerConfig.MayServe).
+func (c *Call) stopped() bool { return c.mayServe != nil && !c.mayServe() }
 
 // Journaled reports whether the call is to be announced by Intend.
 func (c *Call) Journaled() bool { return c.entry != nil && c.cache.journal.mem != nil }

@@ -22,7 +22,7 @@ import (
 //	another flavor                             denied, AUTH_REJECTEDCRED
 func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 	c.came = time.Since(s.epoch)
-	c.Args = msg
+	c.Args, c.mayServe = msg, s.mayServe
 	switch decodeHeader(&c.Args, c) {
 	case headerNotACall:
 		s.faults[notCalls].Add(1)

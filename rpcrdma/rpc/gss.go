@@ -169,6 +169,7 @@ func (c *Call) send(drop bool) {
 		verifier = 12
 		results  = acceptedHeader + 4
 	)
+	drop = drop || c.stopped()
 	g := &c.gss
 	if b := c.Res.B; !drop && g.ctx != nil && len(b) >= results && b[status+3] == replyAccepted {
 		if !g.window && g.cred.Proc == gss.Data && b[acceptedHeader+3] == byte(RPCSuccess) {

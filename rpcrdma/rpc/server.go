@@ -30,6 +30,9 @@ type ServerConfig struct {
 	// GSS, if not nil, has the security contexts of clients: the server accepts RPCSEC_GSS. Without it
 	// such calls are denied.
 	GSS *gss.Server
+	// MayServe, if not nil, reports whether this server may still tell clients anything. It is asked
+	// before a call is executed and before its reply is sent; without it the call has no answer.
+	MayServe func() bool
 	// Observer, if not nil, observes every call that was served.
 	Observer Observer
 	// Paced reports whether any client is under a limit that a Proc's Pace knows of. It is called
@@ -54,6 +57,7 @@ type Server struct {
 	gss      *gss.Server
 	observer Observer
 	paced    func() bool
+	mayServe func() bool // nil: always
 	log      *slog.Logger
 	epoch    time.Time // the server's start, for its clock
 	tracing  atomic.Bool
@@ -79,7 +83,7 @@ func NewServer(cfg ServerConfig) *Server {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	s := &Server{
 		programs: cfg.Programs, log: cfg.Logger, observer: cfg.Observer, paced: cfg.Paced, epoch: time.Now(),
-		load: Load{Workers: cfg.Workers}, gss: cfg.GSS,
+		load: Load{Workers: cfg.Workers}, gss: cfg.GSS, mayServe: cfg.MayServe,
 	}
 	s.ready.L = &s.mu
 	s.busy = make([]working, cfg.Workers)
@@ -133,6 +137,10 @@ func (s *Server) Pace(c *Call, msg xdr.Decoder, bulk int, take bool) (limit uint
 // run serves the call and replies. It reports false if the procedure would have to wait: then
 // nothing was done.
 func (s *Server) run(c *Call, mayBlock bool) bool {
+	if c.stopped() {
+		c.send(true)
+		return true
+	}
 	args := c.Args
 	status := s.serve(c, mayBlock)
 	if c.deferred {

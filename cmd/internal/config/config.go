@@ -101,6 +101,10 @@ type Config struct {
 	IDMap IDMap `mapstructure:"idmap" yaml:"idmap"`
 	// UTF8 says which names version 4 lets files have: UTF8Any or UTF8Strict.
 	UTF8 string `mapstructure:"utf8" yaml:"utf8"`
+	// HALease is the term of the lease on a StateDir that several nodes share; 0 means that it is of
+	// one node. HANode is the name of this node, or empty for the host's name.
+	HALease time.Duration `mapstructure:"ha_lease" yaml:"ha_lease"`
+	HANode  string        `mapstructure:"ha_node" yaml:"ha_node"`
 	// StopTimeout bounds the graceful stop.
 	StopTimeout time.Duration `mapstructure:"stop_timeout" yaml:"stop_timeout"`
 	// OpsListen are addresses that answer Prometheus and health checks by HTTP. OpsPprof lets

@@ -139,6 +139,13 @@ var settings = []Setting{
 		"how long clients of NFS version 4 may reclaim after a restart (0: lease-time)",
 		"how long clients of NFS version 4 may reclaim files and locks after a restart, not shorter than "+
 			"`lease_time`; 0 is a lease. When you shorten leases, keep the old time here for one restart"),
+	row("ha_lease", atStart, "ha.md",
+		"nodes share the state directory, and one at a time serves, by a lease of `DURATION` (0: one node)",
+		"the state directory is on storage that several nodes share. The one that has the lease serves, for this "+
+			"long without a renewal: `1s` to `1m`. 0: one node"),
+	row("ha_node", atStart, "ha.md",
+		"`NAME` of this node, if nodes share the state directory (default: the host's)",
+		"name of this node. No other node may have it").withDefault("the name of the host"),
 	row("nfs_versions", atStart, "",
 		"serve NFS `VERSION`s 3, 4.0, 4.1, 4.2; repeatable",
 		"versions of NFS to serve. The lock manager and MOUNT belong to version 3. `4.0` without quotation "+

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"os"
 	"time"
@@ -54,7 +55,11 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 			d.release()
 		}
 	}()
-	if d.state, err = state.Restore(cfg.StateDir, from); err != nil {
+	share, err := d.sharing(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if d.state, err = state.Restore(context.Background(), cfg.StateDir, share, from); err != nil {
 		return nil, err
 	}
 	if d.audit, err = audit.Open(cfg.Audit, log.Always); err != nil {

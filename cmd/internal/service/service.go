@@ -161,10 +161,18 @@ func New(c Config) (*Service, error) {
 	})
 	s.RPC = rpc.NewServer(rpc.ServerConfig{
 		Programs: s.Programs, Observer: s.Recorder, Paced: s.Table.Limited, Workers: cfg.Workers, Journal: replies,
-		Logger: c.Log.Slog("rpc"), GSS: s.newKerberos(),
+		Logger: c.Log.Slog("rpc"), GSS: s.newKerberos(), MayServe: s.mayServe(),
 	})
 	s.LimitMapped(cfg.MappedBytes())
 	return s, nil
+}
+
+// mayServe is rpc.ServerConfig.MayServe.
+func (s *Service) mayServe() func() bool {
+	if l := s.State.Lease(); l != nil {
+		return l.Serving
+	}
+	return nil
 }
 
 // retireReplies renames the journal of an earlier version.

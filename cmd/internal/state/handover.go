@@ -1,10 +1,12 @@
 package state
 
 import (
+	"context"
 	"os"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rstored/rstored/cmd/internal/lease"
 	"github.com/rstored/rstored/cmd/internal/upgrade"
 )
 
@@ -14,6 +16,9 @@ import (
 // partState is the part of the handover with a copy of the file by which a process locks the
 // directory. While one copy is open, no other process can open the directory.
 const partState = "state directory"
+
+// partLease is the part with the lease on the directory, if nodes share it.
+const partLease = "lease"
 
 // Freeze implements upgrade.Component.
 func (s *Store) Freeze(at upgrade.Stage) (thaw func() error, err error) {
@@ -30,6 +35,12 @@ func (s *Store) Freeze(at upgrade.Stage) (thaw func() error, err error) {
 func (s *Store) Snapshot(p *upgrade.Parts) {
 	lock, err := duplicate(s.lock)
 	p.AddFile(partState, lock, err)
+	if s.lease == nil {
+		return
+	}
+	r, f := s.lease.Share()
+	file, err := duplicate(f)
+	p.AddValue(partLease, r, []*os.File{file}, err)
 }
 
 // release stops changes until resume, so that another process can open the directory.
@@ -57,16 +68,30 @@ func (s *Store) resume() error {
 }
 
 // Restore opens a directory that the old process has released. The list of clients does not change
-// before this process serves. Without a predecessor it is Open.
-func Restore(dir string, from *upgrade.Predecessor) (*Store, error) {
+// before this process serves. Without a predecessor it is
+// OpenShared.
+func Restore(ctx context.Context, dir string, share *Sharing, from *upgrade.Predecessor) (*Store, error) {
 	if from == nil {
-		return Open(dir)
+		return OpenShared(ctx, dir, share)
 	}
 	p, err := from.Need(partState, 1)
 	if err != nil {
 		return nil, err
 	}
-	s, err := inherit(dir, p.Files[0])
+	var held *lease.Holder
+	if share != nil {
+		// The process before this one renews the lease until it has sent go, and this one from now on.
+		q, err := from.Need(partLease, 1)
+		if err != nil {
+			return nil, err
+		}
+		var r lease.Shared
+		if err := upgrade.Decode(q, &r); err != nil {
+			return nil, err
+		}
+		held = lease.Adopt(share.config(dir, false), r, q.Files[0])
+	}
+	s, err := inherit(dir, p.Files[0], held)
 	if err == nil {
 		from.WhenServing(s.journal.gate.Unlock)
 	}
@@ -75,8 +100,8 @@ func Restore(dir string, from *upgrade.Predecessor) (*Store, error) {
 
 // inherit opens a directory by its lock. The list of clients does not change until the caller
 // unlocks the journal's gate.
-func inherit(dir string, lock *os.File) (*Store, error) {
-	s, err := load(dir, lock)
+func inherit(dir string, lock *os.File, held *lease.Holder) (*Store, error) {
+	s, err := load(dir, lock, held)
 	if err == nil {
 		s.journal.gate.Lock()
 	}

@@ -25,7 +25,7 @@ func TestHandover(t *testing.T) {
 	go func() { changed <- first.Journal().Add("c") }()
 	go func() { changed <- first.PutPort(Port{"tcp", "127.0.0.1:1"}, false) }()
 
-	second, err := inherit(dir, lock)
+	second, err := inherit(dir, lock, nil)
 	must(t, err)
 	if _, err := Open(dir); !errors.Is(err, ErrBusy) {
 		t.Fatalf("a third: %v", err)

@@ -5,6 +5,7 @@
 package state
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/lease"
 	"github.com/rstored/rstored/cmd/internal/safepath"
 	"github.com/rstored/rstored/nfs/nlm"
 )
@@ -74,6 +76,7 @@ type Filesystem struct {
 type Store struct {
 	dir     string
 	lock    *os.File
+	lease   *lease.Holder // nil unless nodes share the directory
 	journal *Journal
 	// Reached is told how far Apply has come, for tests that end the process there: "history" is
 	// after the file was entered, "state" after it counts. It is set before the first change.
@@ -90,7 +93,11 @@ type Store struct {
 var ErrBusy = errors.New("another rstored is using this state directory")
 
 // Open creates the directory if need be, locks it and reads the state.
-func Open(dir string) (*Store, error) {
+func Open(dir string) (*Store, error) { return OpenShared(context.Background(), dir, nil) }
+
+// OpenShared is Open for a directory that nodes share: it waits for the lease. It is Open if share is
+// nil.
+func OpenShared(ctx context.Context, dir string, share *Sharing) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
@@ -105,14 +112,28 @@ func Open(dir string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	busy := errors.Is(err, unix.EWOULDBLOCK)
+	switch {
+	case err == nil, busy && share != nil: // the process of another node may have stopped with the lock
+	case busy:
 		_ = lock.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%s: %w", dir, ErrBusy)
-		}
+		return nil, fmt.Errorf("%s: %w", dir, ErrBusy)
+	default:
+		_ = lock.Close()
 		return nil, fmt.Errorf("lock of %s: %w", dir, err)
 	}
-	s, err := load(dir, lock)
+	var held *lease.Holder
+	if share != nil {
+		if held, err = lease.Take(ctx, share.config(dir, !busy)); err != nil {
+			_ = lock.Close()
+			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
+		if err := detach(dir); err != nil {
+			return nil, errors.Join(err, held.Release(), lock.Close())
+		}
+	}
+	s, err := load(dir, lock, held)
 	if err != nil {
 		return nil, err
 	}
@@ -132,13 +153,16 @@ func Check(dir string) error {
 }
 
 // load reads the state of a directory whose lock is held.
-func load(dir string, lock *os.File) (*Store, error) {
-	s := &Store{dir: dir, lock: lock}
+func load(dir string, lock *os.File, held *lease.Holder) (*Store, error) {
+	s := &Store{dir: dir, lock: lock, lease: held}
 	err := s.read()
 	if err == nil {
 		s.journal, err = openJournal(dir)
 	}
 	if err != nil {
+		if held != nil {
+			_ = held.Release()
+		}
 		_ = lock.Close()
 		return nil, err
 	}
@@ -187,8 +211,14 @@ func (s *Store) read() error {
 // Dir is the directory.
 func (s *Store) Dir() string { return s.dir }
 
-// Close releases the lock.
-func (s *Store) Close() error { return errors.Join(s.journal.db.Close(), s.lock.Close()) }
+// Close releases the lock, and the lease.
+func (s *Store) Close() error {
+	err := s.journal.db.Close()
+	if s.lease != nil {
+		err = errors.Join(err, s.lease.Release())
+	}
+	return errors.Join(err, s.lock.Close())
+}
 
 // update applies change to a copy, writes that to disk, and only then makes it
 // the current state.
@@ -209,6 +239,9 @@ func (s *Store) update(change func(*contents)) error {
 		next.IDs = make(map[string]uint32)
 	}
 	change(&next)
+	if s.lease != nil && !s.lease.Serving() {
+		return errors.New("state was not saved: this node has lost the lease on the state directory")
+	}
 	b, err = json.MarshalIndent(next, "", "  ")
 	if err != nil {
 		return err

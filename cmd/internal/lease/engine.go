@@ -1,0 +1,99 @@
+package lease
+
+import "time"
+
+// Record is the content of a lease file.
+type Record struct {
+	Epoch    uint64 `json:"epoch"` // claims so far
+	Node     string `json:"node"`  // who made the last one
+	Count    uint64 `json:"count"` // renewals in this epoch
+	Released bool   `json:"released,omitempty"`
+}
+
+// Engine is the lease as one node sees it. The zero value, with Node and Term set, holds nothing.
+// Times are of one clock of the node that never jumps and does not stop while the host sleeps. An
+// Engine is not for concurrent use.
+type Engine struct {
+	Node string
+	Term time.Duration
+
+	held  bool
+	lost  bool
+	begun time.Duration // of the last renewal that was written
+	own   Record
+
+	seen    Record
+	known   bool
+	since   time.Duration // the end of the first read of seen
+	checked time.Duration // the begin of the last one
+}
+
+// patience is how long a record may stay unchanged.
+func (e *Engine) patience() time.Duration { return e.Term + e.Term/4 }
+
+// Read notes what was read from the newest lease file by a read that began at begun and ended at
+// now. ok is false if there is none. The content is that of some moment between the two.
+func (e *Engine) Read(begun, now time.Duration, r Record, ok bool) {
+	if e.held && ok && (r.Epoch > e.own.Epoch || r.Epoch == e.own.Epoch && r.Node != e.Node) {
+		e.lost = true
+	}
+	if !e.known || r != e.seen {
+		e.since = now
+	}
+	e.seen, e.known, e.checked = r, true, begun
+}
+
+// Claim returns the record to claim with, if the lease may be claimed by what was read.
+func (e *Engine) Claim() (r Record, ok bool) {
+	if e.held || !e.known || e.seen.Epoch != 0 && !e.seen.Released && e.checked-e.since < e.patience() {
+		return r, false
+	}
+	return Record{Epoch: e.seen.Epoch + 1, Node: e.Node}, true
+}
+
+// Replace returns the record to claim with at once, after the process that held the lease on this
+// very node has ended. The caller knows that.
+func (e *Engine) Replace() (r Record, ok bool) {
+	return Record{Epoch: e.seen.Epoch + 1, Node: e.Node}, !e.held && e.known && e.seen.Node == e.Node
+}
+
+// Claimed notes that the claim with r has succeeded, which began at begun.
+func (e *Engine) Claimed(begun time.Duration, r Record) { e.held, e.own, e.begun = true, r, begun }
+
+// Renewal returns the record to renew the lease with.
+func (e *Engine) Renewal() Record {
+	e.own.Count++
+	return e.own
+}
+
+// Renewed notes that a renewal was written that began at begun. It is of no use if the lease was
+// lost before it was complete, at now.
+func (e *Engine) Renewed(begun, now time.Duration) {
+	if e.Serving(now) {
+		e.begun = begun
+	}
+}
+
+// Serving reports whether the node may serve at now. Once it is false for a node that held the
+// lease, it stays false.
+func (e *Engine) Serving(now time.Duration) bool {
+	if e.held && now-e.begun >= e.Term {
+		e.lost = true
+	}
+	return e.held && !e.lost
+}
+
+// Until is when the node must stop serving if it does not renew the lease.
+func (e *Engine) Until() time.Duration { return e.begun + e.Term }
+
+// Release returns the record that gives the lease up. The node must not serve any more.
+func (e *Engine) Release() Record {
+	e.lost = true
+	r := e.own
+	r.Count++
+	r.Released = true
+	return r
+}
+
+// Seen is the record that was read last.
+func (e *Engine) Seen() Record { return e.seen }

@@ -1,0 +1,366 @@
+package lease
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Config is for Take and Adopt.
+type Config struct {
+	Dir  string        // on the shared storage
+	Node string        // the name of this node; no other node may have it
+	Term time.Duration // the same on all nodes
+	// Alone says that no other process of this host uses the directory: if the lease is this node's
+	// its process has ended.
+	Alone bool
+	// Lost is called once, from a goroutine of the Holder, when the lease was lost. The process must
+	// end.
+	Lost func(error)
+	// Waiting is called when the lease is another node's, and Take waits.
+	Waiting func(Record)
+}
+
+// A lease file is recordLen bytes: a Record as JSON, padded with spaces.
+const (
+	prefix    = "lease."
+	recordLen = 256
+)
+
+// aliveAfter is how many times another node is seen to renew before Take gives up.
+const aliveAfter = 12
+
+// HeldError says that another node has the lease, and renews it.
+type HeldError struct{ Record }
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("node %s serves from this state directory, and goes on renewing its lease (epoch %d)",
+		strconv.QuoteToGraphic(e.Node), e.Epoch)
+}
+
+// Holder has the lease, or has lost it. Its methods may be called from any goroutine.
+type Holder struct {
+	cfg   Config
+	file  *os.File
+	done  chan struct{}
+	ended sync.WaitGroup
+
+	// until is when the lease ends, on the clock of now; 0 once it was lost.
+	until atomic.Int64
+	slow  atomic.Int64 // the slowest renewal in nanoseconds
+
+	mu sync.Mutex
+	e  Engine
+}
+
+// now is the time since the host started, with the time that it slept.
+func now() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic(err) // every Linux has it
+	}
+	return time.Duration(ts.Nano())
+}
+
+// Take waits until the lease can be claimed, and claims it. It returns a *HeldError if another node
+// renews it meanwhile.
+func Take(ctx context.Context, cfg Config) (*Holder, error) {
+	e := Engine{Node: cfg.Node, Term: cfg.Term}
+	var last Record
+	told, renewed := false, 0
+	for {
+		begun := now()
+		r, err := newest(cfg.Dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("the lease on the state directory cannot be read: %w", err)
+		}
+		e.Read(begun, now(), r, err == nil)
+		if r.Epoch == last.Epoch && r.Count > last.Count {
+			renewed++
+		}
+		if last = r; renewed >= aliveAfter {
+			return nil, &HeldError{r}
+		}
+		c, ok := e.Claim()
+		if !ok && cfg.Alone {
+			c, ok = e.Replace()
+		}
+		if ok {
+			begun := now()
+			f, err := claim(cfg.Dir, c)
+			if err == nil {
+				e.Claimed(begun, c)
+				return hold(cfg, e, f), nil
+			}
+			if !errors.Is(err, fs.ErrExist) {
+				return nil, fmt.Errorf("the lease on the state directory cannot be claimed: %w", err)
+			}
+			continue // another node was faster
+		}
+		if !told && cfg.Waiting != nil {
+			told = true
+			cfg.Waiting(r)
+		}
+		select {
+		case <-time.After(cfg.Term / 8):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// Shared is a lease that a process hands to another one of the same host.
+type Shared struct {
+	Record Record
+	Begun  time.Duration // of the last renewal, on the clock of the host
+}
+
+// Share returns the lease, and its file, for another process of this host that takes over. Both
+// renew it until this one ends. The file belongs to the Holder.
+func (h *Holder) Share() (Shared, *os.File) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return Shared{h.e.own, h.e.begun}, h.file
+}
+
+// Adopt continues with a lease that another process of this host has shared. file belongs to the
+// Holder from then on.
+func Adopt(cfg Config, s Shared, file *os.File) *Holder {
+	e := Engine{Node: cfg.Node, Term: cfg.Term}
+	e.Claimed(s.Begun, s.Record)
+	return hold(cfg, e, file)
+}
+
+// hold starts the goroutines of a Holder.
+func hold(cfg Config, e Engine, f *os.File) *Holder {
+	h := &Holder{cfg: cfg, e: e, file: f, done: make(chan struct{})}
+	h.until.Store(int64(e.Until()))
+	h.ended.Add(2)
+	go h.renew()
+	go h.watch()
+	return h
+}
+
+// Serving reports whether this node may serve now. It takes a system call and no lock.
+func (h *Holder) Serving() bool { return int64(now()) < h.until.Load() }
+
+// renew writes the file until the lease is lost or released.
+func (h *Holder) renew() {
+	defer h.ended.Done()
+	for pause := h.cfg.Term / 4; ; {
+		select {
+		case <-time.After(pause):
+		case <-h.done:
+			return
+		}
+		begun := now()
+		h.mu.Lock()
+		r := h.e.Renewal()
+		h.mu.Unlock()
+		err := write(h.file, r)
+		next, nextErr := read(h.cfg.Dir, r.Epoch+1)
+		end := now()
+		h.slow.Store(max(h.slow.Load(), int64(end-begun)))
+		h.mu.Lock()
+		if nextErr == nil {
+			h.e.Read(begun, end, next, true)
+		}
+		pause = h.cfg.Term / 4
+		if err == nil && errors.Is(nextErr, fs.ErrNotExist) {
+			h.e.Renewed(begun, end)
+		} else {
+			pause = h.cfg.Term / 16
+		}
+		if h.e.Serving(end) {
+			h.until.Store(int64(h.e.Until()))
+		} else {
+			h.until.Store(0)
+		}
+		h.mu.Unlock()
+	}
+}
+
+// watch finds the end of the lease, also while a renewal does not return.
+func (h *Holder) watch() {
+	defer h.ended.Done()
+	for {
+		left := time.Duration(h.until.Load()) - now()
+		if left <= 0 {
+			h.lost()
+			return
+		}
+		select {
+		case <-time.After(left):
+		case <-h.done:
+			return
+		}
+	}
+}
+
+func (h *Holder) lost() {
+	h.mu.Lock()
+	_ = h.e.Serving(now())
+	seen, epoch := h.e.Seen(), h.e.own.Epoch
+	h.until.Store(0)
+	h.mu.Unlock()
+	err := fmt.Errorf("the lease on the state directory was not renewed for %v: the storage did not answer, or this "+
+		"process was stopped", h.cfg.Term)
+	if seen.Epoch > epoch {
+		err = fmt.Errorf("node %s has taken the lease on the state directory", strconv.QuoteToGraphic(seen.Node))
+	}
+	h.cfg.Lost(err)
+}
+
+// Release gives the lease up, so that another node can claim it at once. Nothing may be served any
+// more.
+func (h *Holder) Release() error {
+	close(h.done)
+	h.ended.Wait()
+	h.mu.Lock()
+	r, held := h.e.own, h.e.Serving(now())
+	if held {
+		r = h.e.Release()
+	}
+	h.mu.Unlock()
+	h.until.Store(0)
+	var err error
+	if held {
+		err = write(h.file, r)
+	}
+	return errors.Join(err, h.file.Close())
+}
+
+// Status is what a Holder knows.
+type Status struct {
+	Node  string        `json:"node"`
+	Epoch uint64        `json:"epoch"`
+	Term  time.Duration `json:"term"`
+	// Renewed is how long ago the last renewal began, Slowest how long the slowest one took.
+	Renewed time.Duration `json:"renewed"`
+	Slowest time.Duration `json:"slowest"`
+}
+
+// Status returns the state of the lease.
+func (h *Holder) Status() Status {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return Status{h.cfg.Node, h.e.own.Epoch, h.cfg.Term, now() - h.e.begun, time.Duration(h.slow.Load())}
+}
+
+// Peek reads who has the lease of a directory, for people. It is not a reason to claim it.
+func Peek(dir string) (Record, error) { return newest(dir) }
+
+func name(dir string, epoch uint64) string {
+	return filepath.Join(dir, prefix+strconv.FormatUint(epoch, 10))
+}
+
+// newest reads the file of the last epoch. The error is fs.ErrNotExist if there never was one.
+func newest(dir string) (Record, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return Record{}, err
+	}
+	last := uint64(0)
+	for _, e := range entries {
+		if n, ok := strings.CutPrefix(e.Name(), prefix); ok {
+			if epoch, err := strconv.ParseUint(n, 10, 64); err == nil {
+				last = max(last, epoch)
+			}
+		}
+	}
+	if last == 0 {
+		return Record{}, fs.ErrNotExist
+	}
+	return read(dir, last)
+}
+
+// read reads a lease file. It tries again if the file is damaged: the holder may be writing it.
+func read(dir string, epoch uint64) (r Record, err error) {
+	for range 3 {
+		if r, err = readOnce(dir, epoch); err == nil || errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return r, err
+}
+
+func readOnce(dir string, epoch uint64) (r Record, err error) {
+	f, err := os.Open(name(dir, epoch))
+	if err != nil {
+		return r, err
+	}
+	defer f.Close()
+	var b [recordLen]byte
+	if _, err := io.ReadFull(f, b[:]); err != nil {
+		return r, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	if err := json.Unmarshal(b[:], &r); err != nil {
+		return r, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	if r.Epoch != epoch {
+		return r, fmt.Errorf("%s is of epoch %d", f.Name(), r.Epoch)
+	}
+	return r, nil
+}
+
+// write puts a record on the storage.
+func write(f *os.File, r Record) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if len(b) > recordLen {
+		return fmt.Errorf("the name of the node has %d bytes, which is too long", len(r.Node))
+	}
+	if _, err := f.WriteAt([]byte(fmt.Sprintf("%-*s", recordLen, b)), 0); err != nil {
+		return err
+	}
+	return unix.Fdatasync(int(f.Fd()))
+}
+
+// claim makes the file of a new epoch, complete from the first moment. The error is fs.ErrExist if
+// another node has made it.
+func claim(dir string, r Record) (*os.File, error) {
+	f, err := os.CreateTemp(dir, ".lease.*")
+	if err != nil {
+		return nil, err
+	}
+	err = write(f, r)
+	if err == nil {
+		err = os.Link(f.Name(), name(dir, r.Epoch))
+	}
+	if err = errors.Join(err, os.Remove(f.Name())); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if err := syncDir(dir); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	// The file of the epoch before stays: its holder may be about to write to it.
+	for old := r.Epoch - 1; old > 1; old-- {
+		if os.Remove(name(dir, old-1)) != nil {
+			break
+		}
+	}
+	return f, nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

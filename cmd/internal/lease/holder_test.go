@@ -1,0 +1,144 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func config(dir, node string, lost *atomic.Pointer[error]) Config {
+	return Config{Dir: dir, Node: node, Term: 400 * time.Millisecond, Lost: func(err error) { lost.Store(&err) }}
+}
+
+func take(t *testing.T, cfg Config) *Holder {
+	t.Helper()
+	h, err := Take(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// TestHolder: the first node serves, the second waits, gives up while the first renews, and serves
+// as soon as the first has released the lease.
+func TestHolder(t *testing.T) {
+	dir := t.TempDir()
+	var lost atomic.Pointer[error]
+	a := take(t, config(dir, "a", &lost))
+	if !a.Serving() {
+		t.Error("a does not serve")
+	}
+	var held *HeldError
+	if _, err := Take(t.Context(), config(dir, "b", &lost)); !errors.As(err, &held) || held.Node != "a" {
+		t.Errorf("b: %v", err)
+	}
+	if !a.Serving() {
+		t.Error("a does not serve after renewals")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Take(ctx, config(dir, "b", &lost)); !errors.Is(err, context.Canceled) {
+		t.Errorf("b was interrupted: %v", err)
+	}
+	if err := a.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if a.Serving() {
+		t.Error("a serves after its release")
+	}
+	b := take(t, config(dir, "b", &lost))
+	if s := b.Status(); s.Epoch != 2 || s.Node != "b" || !b.Serving() {
+		t.Errorf("%+v", s)
+	}
+	if r, err := Peek(dir); err != nil || r.Node != "b" || r.Epoch != 2 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if err := b.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if p := lost.Load(); p != nil {
+		t.Error(*p)
+	}
+	if l, _ := filepath.Glob(filepath.Join(dir, "*")); len(l) != 2 {
+		t.Errorf("files %q", l)
+	}
+}
+
+// TestTakenAway: a holder whose renewals do not reach the storage stops within its term, and
+// another node takes over. One that sees the file of another node stops at once.
+func TestTakenAway(t *testing.T) {
+	dir := t.TempDir()
+	var lost atomic.Pointer[error]
+	a := take(t, config(dir, "a", &lost))
+	a.file.Close() // every write fails from here on
+	before := now()
+	b := take(t, config(dir, "b", new(atomic.Pointer[error])))
+	defer b.Release()
+	if a.Serving() || !b.Serving() || now()-before < a.cfg.Term/2 {
+		t.Errorf("a serves %v, b serves %v, after %v", a.Serving(), b.Serving(), now()-before)
+	}
+	if lost.Load() == nil {
+		t.Error("a was not told")
+	}
+
+	dir = t.TempDir()
+	lost.Store(nil)
+	a = take(t, config(dir, "a", &lost))
+	f, err := claim(dir, Record{Epoch: 2, Node: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for end := time.Now().Add(a.cfg.Term / 2); a.Serving() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	if a.Serving() {
+		t.Error("a serves although b has claimed")
+	}
+	if _, err := claim(dir, Record{Epoch: 2, Node: "c"}); !errors.Is(err, os.ErrExist) {
+		t.Errorf("two nodes claim one epoch: %v", err)
+	}
+}
+
+// TestSameNode: a process that replaces one of its own node that has ended waits for nothing.
+func TestSameNode(t *testing.T) {
+	dir := t.TempDir()
+	var lost atomic.Pointer[error]
+	cfg := config(dir, "a", &lost)
+	cfg.Term = time.Hour
+	a := take(t, cfg)
+	defer a.Release()
+	cfg.Alone = true
+	b := take(t, cfg)
+	if s := b.Status(); s.Epoch != 2 {
+		t.Errorf("%+v", s)
+	}
+	if err := b.Release(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDamagedFile: a lease file that cannot be read is an error, not a reason to claim.
+func TestDamagedFile(t *testing.T) {
+	for _, content := range []string{"", "{", `{"epoch":4,"node":"a"}`} {
+		dir := t.TempDir()
+		b := make([]byte, recordLen)
+		for i := range b {
+			b[i] = ' '
+		}
+		copy(b, content)
+		if content == "" {
+			b = nil
+		}
+		if err := os.WriteFile(filepath.Join(dir, "lease.3"), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Take(t.Context(), config(dir, "b", new(atomic.Pointer[error]))); err == nil {
+			t.Errorf("%q: claimed", content)
+		}
+	}
+}

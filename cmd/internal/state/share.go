@@ -1,0 +1,87 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/rstored/rstored/cmd/internal/lease"
+)
+
+// Sharing is for a directory on storage that several nodes share. One of them serves at a time.
+type Sharing struct {
+	Node string        // the name of this node
+	Term time.Duration // of the lease
+	// Lost is called when the lease was lost. The process must end then.
+	Lost func(error)
+	// Waiting is called if another node has the lease, which OpenShared then waits for.
+	Waiting func(lease.Record)
+}
+
+// config is the configuration of the lease. alone says that no other process of this host has the
+// directory.
+func (s *Sharing) config(dir string, alone bool) lease.Config {
+	return lease.Config{Dir: dir, Node: s.Node, Term: s.Term, Alone: alone, Lost: s.Lost, Waiting: s.Waiting}
+}
+
+// Lease is the lease on a directory that nodes share, or nil.
+func (s *Store) Lease() *lease.Holder { return s.lease }
+
+// detach replaces the files that the holder of the lease before this one may have open or mapped by
+// copies of them. If that process was stopped, and continues, what it still writes goes into the
+// files of before. It also leaves its locks on these, which a process that was stopped keeps.
+//
+// The list of clients and the files of stores are of bbolt. Such a file may be copied while a
+// transaction of the process before is under way: bbolt writes pages that the last transaction does
+// not use, and then one of two headers with a checksum.
+func detach(dir string) error {
+	for _, c := range []struct {
+		pattern string
+		do      func(name string) error
+	}{
+		{copyPrefix + "*", os.Remove}, // of a process that was killed here
+		{"exports/*/" + copyPrefix + "*", os.Remove},
+		{journalFile, recopy},
+		{"exports/*/*.db", recopy},
+		{"*.journal", recopy},
+		{"connections-*", recopy},
+	} {
+		list, err := filepath.Glob(filepath.Join(dir, c.pattern))
+		if err != nil {
+			return err
+		}
+		for _, name := range list {
+			if err := c.do(name); err != nil {
+				return fmt.Errorf("taking over %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// copyPrefix begins the name of a copy that is not complete.
+const copyPrefix = ".copy-"
+
+// recopy replaces a file by a copy of itself.
+func recopy(name string) error {
+	from, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := os.CreateTemp(filepath.Dir(name), copyPrefix+"*")
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	if err = errors.Join(err, to.Sync(), to.Close()); err == nil {
+		err = os.Rename(to.Name(), name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(to.Name()))
+	}
+	return nil
+}
