@@ -95,9 +95,6 @@ func newPair(t *testing.T) *pair {
 		})
 	}
 	p.at = -1
-	p.move(0)
-	p.nodes[0].start()
-	p.nodes[0].serves()
 	return p
 }
 
@@ -121,11 +118,7 @@ func (p *pair) move(to int) {
 // start starts the daemon of a node. It does not wait for it.
 func (n *haNode) start() {
 	n.p.t.Helper()
-	at := n.p.addr.String()
-	cmd := exec.Command(filepath.Join(binDir, "rstored"),
-		"--config", os.DevNull, "--export", n.p.export+" 10.77.0.0/24(rw,insecure,no_root_squash)", "--rdma-listen", at+":20049",
-		"--tcp-listen", at+":2049", "--state-dir", n.p.state, "--control", n.control, "--ha-lease", haTerm, "--ha-node", n.name,
-		"--lease-time", "10s")
+	cmd := exec.Command(filepath.Join(binDir, "rstored"), n.args()...)
 	cmd.Stdout, cmd.Stderr = &n.log, &n.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var err error
@@ -136,6 +129,16 @@ func (n *haNode) start() {
 	n.cmd, n.exited = cmd, make(chan struct{})
 	exited := n.exited
 	go func() { _ = cmd.Wait(); close(exited) }()
+}
+
+// args are the arguments of the daemon of a node.
+func (n *haNode) args() []string {
+	at := n.p.addr.String()
+	return []string{
+		"--config", os.DevNull, "--export", n.p.export + " 10.77.0.0/24(rw,insecure,no_root_squash)",
+		"--rdma-listen", at + ":20049", "--tcp-listen", at + ":2049", "--state-dir", n.p.state, "--control", n.control,
+		"--ha-lease", haTerm, "--ha-node", n.name, "--lease-time", "10s",
+	}
 }
 
 // serves waits until the daemon of a node serves.
@@ -200,7 +203,6 @@ func (p *pair) client(v client.Version, transport string) *client.Client {
 
 // worker makes files, writes and renames them by one client. What it knows it has from replies.
 type worker struct {
-	p    *pair
 	name string
 	c    *client.Client
 	dir  client.Handle
@@ -259,6 +261,96 @@ func (w *worker) longest() time.Duration {
 	return gap
 }
 
+// load is what clients of each version and transport do meanwhile.
+type load struct {
+	p       *pair
+	workers []*worker
+	stop    atomic.Bool
+	running sync.WaitGroup
+}
+
+func (p *pair) load() *load {
+	t, l := p.t, &load{p: p}
+	for _, v := range []client.Version{client.Version3, client.Version42} {
+		for _, transport := range []string{"rdma", "tcp"} {
+			c := p.client(v, transport)
+			root, err := c.Resolve(patient(t), "/data")
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.workers = append(l.workers, &worker{name: fmt.Sprintf("%v-%s", v, transport), c: c, dir: root.Handle})
+		}
+	}
+	for _, w := range l.workers {
+		l.running.Go(func() {
+			for i := 1; !l.stop.Load() && !t.Failed(); i++ {
+				if err := w.step(patient(t), i); err != nil && t.Context().Err() == nil {
+					t.Errorf("%s, file %d: %v", w.name, i, err)
+				}
+			}
+		})
+	}
+	return l
+}
+
+func (l *load) end() {
+	l.stop.Store(true)
+	l.running.Wait()
+}
+
+// pauses returns the longest pause of each client since it was called last.
+func (l *load) pauses() string {
+	var all []string
+	for _, w := range l.workers {
+		all = append(all, fmt.Sprintf("%s %.1f s", w.name, w.longest().Seconds()))
+	}
+	return strings.Join(all, ", ")
+}
+
+// goesOn waits until each client has had an answer after since.
+func (l *load) goesOn(since time.Time, what string) {
+	t := l.p.t
+	t.Helper()
+	for _, w := range l.workers {
+		for end := time.Now().Add(time.Minute); time.Unix(0, w.last.Load()).Before(since); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) || t.Failed() {
+				t.Fatalf("%s: %s does not continue", what, w.name)
+			}
+		}
+	}
+}
+
+// verify ends the load, and compares what was acknowledged with what is there.
+func (l *load) verify() {
+	p, t := l.p, l.p.t
+	t.Helper()
+	l.end()
+	var want []string
+	for _, w := range l.workers {
+		want = append(want, w.done...)
+	}
+	var have []string
+	entries, err := os.ReadDir(p.export)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		have = append(have, e.Name())
+	}
+	slices.Sort(want)
+	slices.Sort(have)
+	if !slices.Equal(want, have) {
+		t.Errorf("%d files were acknowledged, and %d are there: %q", len(want), len(have), different(want, have))
+	}
+	for _, name := range want {
+		b, err := os.ReadFile(filepath.Join(p.export, name))
+		if err != nil || string(b) != string(content(name)) {
+			t.Errorf("%s: %d bytes, %v", name, len(b), err)
+		}
+	}
+	t.Logf("%d files", len(want))
+}
+
 // TestFailover: two nodes with one state directory and one address. Whatever happens to the one that
 // serves, the other one takes over, the clients of every version and transport continue, nothing
 // that was acknowledged is lost, and nothing is done twice. A node that was stopped and continues
@@ -271,37 +363,15 @@ func TestFailover(t *testing.T) {
 	rounds := 4
 	_, _ = fmt.Sscan(os.Getenv("FAILOVER_ROUNDS"), &rounds)
 	p := newPair(t)
-
-	var workers []*worker
-	for _, v := range []client.Version{client.Version3, client.Version42} {
-		for _, transport := range []string{"rdma", "tcp"} {
-			c := p.client(v, transport)
-			root, err := c.Resolve(patient(t), "/data")
-			if err != nil {
-				t.Fatal(err)
-			}
-			workers = append(workers, &worker{p: p, name: fmt.Sprintf("%v-%s", v, transport), c: c, dir: root.Handle})
-		}
-	}
-	var stop atomic.Bool
-	var running sync.WaitGroup
-	for _, w := range workers {
-		running.Go(func() {
-			for i := 1; !stop.Load() && !t.Failed(); i++ {
-				if err := w.step(patient(t), i); err != nil && t.Context().Err() == nil {
-					t.Errorf("%s, file %d: %v", w.name, i, err)
-				}
-			}
-		})
-	}
-	defer running.Wait()
-	defer stop.Store(true)
+	p.move(0)
+	p.nodes[0].start()
+	p.nodes[0].serves()
+	l := p.load()
+	defer l.end()
 
 	for i := range rounds {
 		time.Sleep(time.Duration(300+r.IntN(500)) * time.Millisecond)
-		for _, w := range workers {
-			w.longest()
-		}
+		l.pauses()
 		from, to := p.nodes[p.at], p.nodes[1-p.at]
 		var what string
 		var stopped bool
@@ -328,14 +398,7 @@ func TestFailover(t *testing.T) {
 		to.start()
 		to.serves()
 		served := time.Since(fault)
-		for _, w := range workers {
-			for end := time.Now().Add(time.Minute); time.Unix(0, w.last.Load()).Before(fault.Add(served)); {
-				if time.Now().After(end) || t.Failed() {
-					t.Fatalf("round %d, %s: %s does not continue", i, what, w.name)
-				}
-				time.Sleep(time.Millisecond)
-			}
-		}
+		l.goesOn(fault.Add(served), fmt.Sprintf("round %d, %s", i, what))
 		if stopped {
 			_ = from.cmd.Process.Signal(syscall.SIGCONT)
 			if code := from.wait(); code != 75 {
@@ -344,40 +407,10 @@ func TestFailover(t *testing.T) {
 		}
 		from.space.IP(t, "link set "+haPort+" up")
 		time.Sleep(100 * time.Millisecond)
-		var gaps []string
-		for _, w := range workers {
-			gaps = append(gaps, fmt.Sprintf("%s %.1f s", w.name, w.longest().Seconds()))
-		}
 		t.Logf("round %d: %s of node %s: node %s serves after %.1f s; longest pauses: %s", i, what, from.name, to.name,
-			served.Seconds(), strings.Join(gaps, ", "))
+			served.Seconds(), l.pauses())
 	}
-	stop.Store(true)
-	running.Wait()
-
-	var want []string
-	for _, w := range workers {
-		want = append(want, w.done...)
-	}
-	var have []string
-	entries, err := os.ReadDir(p.export)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		have = append(have, e.Name())
-	}
-	slices.Sort(want)
-	slices.Sort(have)
-	if !slices.Equal(want, have) {
-		t.Errorf("%d files were acknowledged, and %d are there: %q", len(want), len(have), different(want, have))
-	}
-	for _, name := range want {
-		b, err := os.ReadFile(filepath.Join(p.export, name))
-		if err != nil || string(b) != string(content(name)) {
-			t.Errorf("%s: %d bytes, %v", name, len(b), err)
-		}
-	}
-	t.Logf("%d files", len(want))
+	l.verify()
 }
 
 // different returns what one list has and the other has not.

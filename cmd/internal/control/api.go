@@ -155,8 +155,19 @@ type Status struct {
 	TLS *TLS `json:"tls,omitempty"`
 	// NFS4Memory is the state of clients of version 4.
 	NFS4Memory NFS4Memory `json:"nfs4_memory"`
+	// Lease is the lease on a state directory that nodes share, nil if they do not.
+	Lease *Lease `json:"lease,omitempty"`
 	// Process is the memory of the process.
 	Process ProcessMemory `json:"process_memory"`
+}
+
+// Lease is the lease of this node on the state directory.
+type Lease struct {
+	Node    string        `json:"node"`
+	Epoch   uint64        `json:"epoch"` // claims so far, by any node
+	Term    time.Duration `json:"term"`
+	Renewed time.Duration `json:"renewed"` // ago
+	Slowest time.Duration `json:"slowest"` // renewal
 }
 
 // Provider is a provider of RDMA.

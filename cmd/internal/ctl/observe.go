@@ -31,6 +31,10 @@ func (t *tool) status() *cobra.Command {
 				s.LogLevel, s.Exports, s.Ports, s.Clients, dash(strings.Join(s.Devices, " ")))
 			fmt.Fprintf(w, "NFS version 4 state\t%d of %d bytes\n", s.NFS4Memory.Bytes, s.NFS4Memory.Limit)
 			printMemory(w, &s.Process)
+			if l := s.Lease; l != nil {
+				fmt.Fprintf(w, "lease	node %q, epoch %d, renewed %v ago, ends %v after that; slowest renewal %v\n", l.Node, l.Epoch,
+					l.Renewed.Round(time.Millisecond), l.Term, l.Slowest.Round(time.Microsecond))
+			}
 			for _, p := range s.Providers {
 				fmt.Fprintf(w, "RDMA provider\t%s\n", strings.TrimSuffix(p.Name+": "+p.Error, ": "))
 			}

@@ -30,6 +30,9 @@ func (d *Daemon) Status() control.Status {
 		NFS4Memory:    d.NFS4Memory(),
 		Process:       d.ProcessMemory(),
 	}
+	if l := d.state.Lease(); l != nil {
+		s.Lease = (*control.Lease)(new(l.Status()))
+	}
 	if len(s.Problems) > 0 {
 		s.State = control.StateDegraded
 	}

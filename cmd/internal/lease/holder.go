@@ -39,17 +39,6 @@ const (
 	recordLen = 256
 )
 
-// aliveAfter is how many times another node is seen to renew before Take gives up.
-const aliveAfter = 12
-
-// HeldError says that another node has the lease, and renews it.
-type HeldError struct{ Record }
-
-func (e *HeldError) Error() string {
-	return fmt.Sprintf("node %s serves from this state directory, and goes on renewing its lease (epoch %d)",
-		strconv.QuoteToGraphic(e.Node), e.Epoch)
-}
-
 // Holder has the lease, or has lost it. Its methods may be called from any goroutine.
 type Holder struct {
 	cfg   Config
@@ -74,12 +63,11 @@ func now() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// Take waits until the lease can be claimed, and claims it. It returns a *HeldError if another node
-// renews it meanwhile.
+// Take waits until the lease can be claimed, and claims it. It waits as long as another node renews
+// the lease.
 func Take(ctx context.Context, cfg Config) (*Holder, error) {
 	e := Engine{Node: cfg.Node, Term: cfg.Term}
-	var last Record
-	told, renewed := false, 0
+	told := false
 	for {
 		begun := now()
 		r, err := newest(cfg.Dir)
@@ -87,12 +75,6 @@ func Take(ctx context.Context, cfg Config) (*Holder, error) {
 			return nil, fmt.Errorf("the lease on the state directory cannot be read: %w", err)
 		}
 		e.Read(begun, now(), r, err == nil)
-		if r.Epoch == last.Epoch && r.Count > last.Count {
-			renewed++
-		}
-		if last = r; renewed >= aliveAfter {
-			return nil, &HeldError{r}
-		}
 		c, ok := e.Claim()
 		if !ok && cfg.Alone {
 			c, ok = e.Replace()
@@ -244,12 +226,11 @@ func (h *Holder) Release() error {
 
 // Status is what a Holder knows.
 type Status struct {
-	Node  string        `json:"node"`
-	Epoch uint64        `json:"epoch"`
-	Term  time.Duration `json:"term"`
+	Node  string
+	Epoch uint64
+	Term  time.Duration
 	// Renewed is how long ago the last renewal began, Slowest how long the slowest one took.
-	Renewed time.Duration `json:"renewed"`
-	Slowest time.Duration `json:"slowest"`
+	Renewed, Slowest time.Duration
 }
 
 // Status returns the state of the lease.

@@ -1,0 +1,193 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// keepalived is keepalived on one node, with the configuration and the script of deploy/keepalived.
+type keepalived struct {
+	n    *haNode
+	dir  string
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+// write writes the configuration and the script with what an administrator changes in them, and the
+// commands that take the place of systemctl.
+func (k *keepalived) write(t *testing.T) {
+	t.Helper()
+	recipe := filepath.Join("..", "..", "deploy", "keepalived")
+	b, err := os.ReadFile(filepath.Join(recipe, "keepalived.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(k.dir, "rstored-ha")
+	conf := strings.NewReplacer("/usr/lib/rstored/rstored-ha", script, "interface eth0", "interface "+haPort,
+		"192.0.2.10/24", k.n.p.addr.String()+"/24", "priority 100", fmt.Sprintf("priority %d", 100+k.n.name[0]-'a')).
+		Replace(string(b))
+	ha, err := os.ReadFile(filepath.Join(recipe, "rstored-ha"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{filepath.Join(binDir, "rstored")}
+	for _, a := range k.n.args() {
+		args = append(args, "'"+a+"'")
+	}
+	ctl := filepath.Join(binDir, "rstorectl") + " --quiet --control " + k.n.control + " status"
+	start := fmt.Sprintf("#!/bin/sh\n%s >>%s/log 2>&1 &\necho $! >%[2]s/pid\nuntil %s >/dev/null 2>&1; do sleep 0.05; done\n",
+		strings.Join(args, " "), k.dir, ctl)
+	stop := fmt.Sprintf("#!/bin/sh\n[ ! -e %s/pid ] || kill $* $(cat %[1]s/pid) 2>/dev/null\nexit 0\n", k.dir)
+	settings := fmt.Sprintf("START=%s/start\nSTOP=%[1]s/stop\nKILL='%[1]s/stop -9'\nSTATUS='%s'\nMARK=%[1]s/mark\n", k.dir, ctl)
+	ha = []byte(strings.ReplaceAll(string(ha), "/etc/default/rstored-ha", k.dir+"/default"))
+	for name, content := range map[string]string{
+		"keepalived.conf": conf, "rstored-ha": string(ha), "start": start, "stop": stop, "default": settings,
+	} {
+		mode := os.FileMode(0o755)
+		if name == "keepalived.conf" {
+			mode = 0o644 // keepalived reads no configuration that can be executed
+		}
+		if err := os.WriteFile(filepath.Join(k.dir, name), []byte(content), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (k *keepalived) start(t *testing.T) {
+	t.Helper()
+	at := func(name string) string { return filepath.Join(k.dir, name) }
+	k.cmd = exec.Command("keepalived", "--dont-fork", "--log-console", "--log-detail", "--vrrp", "-f", at("keepalived.conf"),
+		"-p", at("keepalived.pid"), "-r", at("vrrp.pid"))
+	log, err := os.OpenFile(at("keepalived.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	k.cmd.Stdout, k.cmd.Stderr = log, log
+	k.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	k.n.space.Do(func() { err = k.cmd.Start() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, cmd := make(chan struct{}), k.cmd
+	go func() { _ = cmd.Wait(); close(done) }()
+	k.done = done
+}
+
+// pid reads a number that a process has left, or 0.
+func (k *keepalived) pid(name string) int {
+	b, err := os.ReadFile(filepath.Join(k.dir, name))
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+	return n
+}
+
+// kill kills the processes of the node, as a loss of power does. Only those that this test has
+// started are in the files.
+func (k *keepalived) kill() {
+	for _, name := range []string{"keepalived.pid", "vrrp.pid", "pid"} {
+		if n := k.pid(name); n > 0 {
+			_ = syscall.Kill(n, syscall.SIGKILL)
+		}
+	}
+	if k.done != nil {
+		<-k.done
+	}
+	for _, name := range []string{"keepalived.pid", "vrrp.pid", "pid", "mark"} {
+		_ = os.Remove(filepath.Join(k.dir, name))
+	}
+	_, _ = k.n.space.Run("ip", "addr", "del", k.n.p.addr.String()+"/24", "dev", haPort)
+}
+
+// TestKeepalived: the recipe of docs/ha.md with keepalived as Debian has it, on two nodes. A node
+// loses its power, its cable, or its daemon; the other one takes address and lease.
+func TestKeepalived(t *testing.T) {
+	if _, err := exec.LookPath("keepalived"); err != nil {
+		t.Skip("keepalived is not installed")
+	}
+	seed := rand.Uint64()
+	_, _ = fmt.Sscan(os.Getenv("FAILOVER_SEED"), &seed)
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 8))
+	rounds := 3
+	_, _ = fmt.Sscan(os.Getenv("FAILOVER_ROUNDS"), &rounds)
+	p := newPair(t)
+	var ks [2]*keepalived
+	for i, n := range p.nodes {
+		// keepalived runs no script below a directory that others can write to, as /tmp is.
+		dir, err := os.MkdirTemp("/run", "rstored-test-")
+		if err != nil {
+			t.Skipf("no directory for scripts of root: %v", err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		k := &keepalived{n: n, dir: dir}
+		ks[i] = k
+		k.write(t)
+		t.Cleanup(func() {
+			k.kill()
+			if t.Failed() {
+				for _, name := range []string{"log", "keepalived.log"} {
+					b, _ := os.ReadFile(filepath.Join(k.dir, name))
+					t.Logf("%s of node %s:\n%s", name, n.name, tail(string(b), 6000))
+				}
+			}
+		})
+		k.start(t)
+	}
+	// Who has the mark of the script serves.
+	serving := func() int {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			for i, k := range ks {
+				if k.pid("pid") > 0 && exec.Command(filepath.Join(binDir, "rstorectl"), "--control", k.n.control, "status").
+					Run() == nil {
+					return i
+				}
+			}
+		}
+		t.Fatal("no node serves")
+		return 0
+	}
+	serving()
+	l := p.load()
+	defer l.end()
+	for i := range rounds {
+		time.Sleep(time.Duration(500+r.IntN(500)) * time.Millisecond)
+		at := serving()
+		k := ks[at]
+		l.pauses()
+		var what string
+		fault := time.Now()
+		switch (i + int(seed%3)) % 3 {
+		case 0:
+			what = "no power"
+			k.n.space.IP(t, "link set "+haPort+" down")
+			k.kill()
+		case 1:
+			what = "no cable"
+			p.clients.IP(t, "link set to-"+k.n.name+" down")
+		case 2:
+			what = "the daemon killed"
+			_ = syscall.Kill(k.pid("pid"), syscall.SIGKILL)
+		}
+		l.goesOn(fault.Add(300*time.Millisecond), fmt.Sprintf("round %d, %s", i, what))
+		t.Logf("round %d: node %s, %s; longest pauses: %s", i, k.n.name, what, l.pauses())
+		k.n.space.IP(t, "link set "+haPort+" up")
+		p.clients.IP(t, "link set to-"+k.n.name+" up")
+		if what == "no power" {
+			k.start(t)
+		}
+		time.Sleep(2 * time.Second) // the node is a standby again
+	}
+	l.verify()
+}
