@@ -192,7 +192,7 @@ type Call struct {
 	gss gssCall
 
 	deferrals *deferred
-	mayServe  func() bool // ServerConfig.MayServe
+	mayServe  func() bool   // ServerConfig.MayServe
 	deferred  bool          // Defer reserved a place for the call
 	wait      time.Duration // how long it is deferred
 	// Paid: the procedure has counted the call against the limits of its client. It stays set when

@@ -43,10 +43,11 @@ func (k *keepalived) write(t *testing.T) {
 		args = append(args, "'"+a+"'")
 	}
 	ctl := filepath.Join(binDir, "rstorectl") + " --quiet --control " + k.n.control + " status"
-	start := fmt.Sprintf("#!/bin/sh\n%s >>%s/log 2>&1 &\necho $! >%[2]s/pid\nuntil %s >/dev/null 2>&1; do sleep 0.05; done\n",
-		strings.Join(args, " "), k.dir, ctl)
+	start := fmt.Sprintf("#!/bin/sh\n%s >>%s/log 2>&1 &\necho $! >%[2]s/pid\n"+
+		"until %s >/dev/null 2>&1; do sleep 0.05; done\n", strings.Join(args, " "), k.dir, ctl)
 	stop := fmt.Sprintf("#!/bin/sh\n[ ! -e %s/pid ] || kill $* $(cat %[1]s/pid) 2>/dev/null\nexit 0\n", k.dir)
-	settings := fmt.Sprintf("START=%s/start\nSTOP=%[1]s/stop\nKILL='%[1]s/stop -9'\nSTATUS='%s'\nMARK=%[1]s/mark\n", k.dir, ctl)
+	settings := fmt.Sprintf("START=%s/start\nSTOP=%[1]s/stop\nKILL='%[1]s/stop -9'\nSTATUS='%s'\nMARK=%[1]s/mark\n",
+		k.dir, ctl)
 	ha = []byte(strings.ReplaceAll(string(ha), "/etc/default/rstored-ha", k.dir+"/default"))
 	for name, content := range map[string]string{
 		"keepalived.conf": conf, "rstored-ha": string(ha), "start": start, "stop": stop, "default": settings,
@@ -64,8 +65,8 @@ func (k *keepalived) write(t *testing.T) {
 func (k *keepalived) start(t *testing.T) {
 	t.Helper()
 	at := func(name string) string { return filepath.Join(k.dir, name) }
-	k.cmd = exec.Command("keepalived", "--dont-fork", "--log-console", "--log-detail", "--vrrp", "-f", at("keepalived.conf"),
-		"-p", at("keepalived.pid"), "-r", at("vrrp.pid"))
+	k.cmd = exec.Command("keepalived", "--dont-fork", "--log-console", "--log-detail", "--vrrp",
+		"-f", at("keepalived.conf"), "-p", at("keepalived.pid"), "-r", at("vrrp.pid"))
 	log, err := os.OpenFile(at("keepalived.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)

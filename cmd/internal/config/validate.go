@@ -7,8 +7,16 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/rstored/rstored/rdma/provider"
+)
+
+// Bounds of HALease and HANode. A shorter lease would be lost to a busy host.
+const (
+	minHALease = time.Second
+	maxHALease = time.Minute
+	maxHANode  = 64
 )
 
 // Validate checks everything that can be checked without starting, and brings exports into their
@@ -117,6 +125,12 @@ func (c *Config) Validate() error {
 	if c.GraceTime != 0 && (c.GraceTime < c.LeaseTime || c.GraceTime > maxLease) {
 		// A client learns of a restart when it renews its lease.
 		addf("grace_time: %v is not within lease_time (%v) to %v, nor 0", c.GraceTime, c.LeaseTime, maxLease)
+	}
+	if c.HALease != 0 && (c.HALease < minHALease || c.HALease > maxHALease) {
+		addf("ha_lease: %v is not within %v to %v, nor 0", c.HALease, minHALease, maxHALease)
+	}
+	if len(c.HANode) > maxHANode {
+		addf("ha_node: a name of %d bytes is too long: at most %d", len(c.HANode), maxHANode)
 	}
 	if c.StopTimeout < 0 {
 		addf("stop_timeout: %v is negative", c.StopTimeout)
