@@ -440,7 +440,7 @@ func TestRequests(t *testing.T) {
 		t.Errorf("clients %+v", c)
 	}
 	want := `[{"transport":"rdma","listen":"10.0.0.1:20049"},{"transport":"tcp","listen":":3049"},{"transport":"tcp",` +
-		`"listen":"[::1]:7"},{"transport":"portmap","listen":":111"}]`
+		`"listen":"[::1]:7"},{"transport":"portmap","listen":"0.0.0.0:111"}]`
 	if got, _ := json.Marshal(f.ports); string(got) != want {
 		t.Errorf("ports %s", got)
 	}

@@ -6,7 +6,7 @@ import "testing"
 func TestPortSpec(t *testing.T) {
 	for _, c := range []struct{ transport, where, want string }{
 		{"rdma", "10.0.0.1", "10.0.0.1:20049"},
-		{"rdma", "0.0.0.0", ":20049"},
+		{"rdma", "0.0.0.0", "0.0.0.0:20049"},
 		{"rdma", "7", ":7"},
 		{"rdma", ":7", ":7"},
 		{"rdma", "fd00::1", "[fd00::1]:20049"},
