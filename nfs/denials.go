@@ -40,7 +40,7 @@ func (x *Export) Why(p *rpc.Peer, flavor rpc.AuthFlavor) string {
 	case !r.Protects(p):
 		return what("xprtsec", "the connection has %s", p.Security)
 	case !r.Flavors.Has(flavor):
-		return what("sec", "calls with flavor %d are not accepted", flavor)
+		return what("sec", "calls with sec=%s are not accepted, but %s", flavor, r.Flavors)
 	}
 	return ""
 }

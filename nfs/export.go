@@ -5,6 +5,7 @@ package nfs
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -124,6 +125,15 @@ func (f Flavors) List() []rpc.AuthFlavor {
 		}
 	}
 	return out
+}
+
+// String names the flavors, as the option sec does.
+func (f Flavors) String() string {
+	var names []string
+	for _, a := range f.List() {
+		names = append(names, a.String())
+	}
+	return strings.Join(names, ":")
 }
 
 // Transports is a set of transports.

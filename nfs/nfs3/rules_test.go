@@ -111,6 +111,12 @@ func TestAdmission(t *testing.T) {
 		"sys only, sys":       {nfs.ClientRule{Flavors: nfs.FlavorSys}, at("700", rpc.TransportTCP), sys, nfs.OK, false},
 		"sys only, none":      {nfs.ClientRule{Flavors: nfs.FlavorSys}, at("700", rpc.TransportTCP), none, 0, true},
 		"none only, sys":      {nfs.ClientRule{Flavors: nfs.FlavorNone}, at("700", rpc.TransportTCP), sys, 0, true},
+		"Kerberos only, sys": {
+			nfs.ClientRule{Flavors: nfs.FlavorsGSS}, at("700", rpc.TransportTCP), sys, 0, true,
+		},
+		"Kerberos only, none": {
+			nfs.ClientRule{Flavors: nfs.FlavorKrb5p}, at("700", rpc.TransportRDMA), none, 0, true,
+		},
 		"both, none is nobody": {
 			nfs.ClientRule{Flavors: nfs.FlavorSys | nfs.FlavorNone},
 			at("700", rpc.TransportTCP), none,

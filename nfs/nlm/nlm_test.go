@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -33,6 +34,7 @@ type rig struct {
 	rpc    *rpc.Server
 	codec  *nfs.Codec
 	locks  *lock.Table
+	krb    []byte // in an export with Kerberos
 	fh     []byte
 	ro     []byte // of the read-only export
 	calls  chan called
@@ -61,9 +63,13 @@ func newRig(t testing.TB, known []Client, grace time.Duration) *rig {
 	r.fh, r.ro = r.codec.Append(nil, 1, &h), r.codec.Append(nil, 2, &h)
 	table := nfs.NewTable(nil)
 	rule := []nfs.ClientRule{{CIDR: netip.MustParsePrefix("10.0.0.0/24"), AnonUID: nfs.AnonID, AnonGID: nfs.AnonID}}
+	kerberos := slices.Clone(rule)
+	kerberos[0].Flavors = nfs.FlavorsGSS
+	r.krb = r.codec.Append(nil, 3, &h)
 	if err := table.Replace([]*nfs.Export{
 		{ID: 1, Pseudo: "/one", FS: store, Clients: rule},
 		{ID: 2, Pseudo: "/two", FS: store, Clients: rule, ReadOnly: true},
+		{ID: 3, Pseudo: "/three", FS: store, Clients: kerberos},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -685,5 +691,18 @@ func TestDelegatedToOthers(t *testing.T) {
 	}
 	if g.held != 0 {
 		t.Errorf("held %d times", g.held)
+	}
+}
+
+// TestFlavor: who may not use an export by a flavor cannot lock in it by that either.
+func TestFlavor(t *testing.T) {
+	r := newRig(t, nil, 0)
+	for _, proc := range []uint32{ProcTest, ProcLock, ProcNMLock, ProcUnlock, ProcCancel} {
+		if st := r.ask(ask{client: "10.0.0.1", fh: r.krb, pid: 1, n: 1, ex: true, proc: proc}); st == Granted {
+			t.Errorf("procedure %d is served without Kerberos", proc)
+		}
+	}
+	if st := r.ask(ask{client: "10.0.0.1", pid: 1, n: 1, ex: true, proc: ProcLock}); st != Granted {
+		t.Errorf("a lock elsewhere: %v", st)
 	}
 }

@@ -5,6 +5,7 @@ package rpc
 
 import (
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/rstored/rstored/rpcrdma/gss"
@@ -85,6 +86,19 @@ const (
 	AuthKrb5i AuthFlavor = 390004
 	AuthKrb5p AuthFlavor = 390005
 )
+
+// String is the name as exports(5) and the mount option sec have it.
+func (f AuthFlavor) String() string {
+	switch f {
+	case AuthNone:
+		return "none"
+	case AuthSys:
+		return "sys"
+	case AuthKrb5, AuthKrb5i, AuthKrb5p:
+		return (gss.None + gss.Service(f-AuthKrb5)).String()
+	}
+	return "flavor " + strconv.FormatUint(uint64(f), 10)
+}
 
 // GSS reports whether f is a pseudo flavor of RPCSEC_GSS.
 func (f AuthFlavor) GSS() bool { return f >= AuthKrb5 && f <= AuthKrb5p }

@@ -306,3 +306,84 @@ func TestGSSUnmapped(t *testing.T) {
 		t.Errorf("%+v", r.seen)
 	}
 }
+
+// TestGSSDoesNotAllocate: a call under krb5 costs no allocation more than one under AUTH_SYS.
+func TestGSSDoesNotAllocate(t *testing.T) {
+	r := newGSSRig(t)
+	res, _ := r.init("alice")
+	client := gss.NewClient(r.client, res.Handle, gss.None)
+	const calls = 101 // one more than AllocsPerRun is asked for
+	var msgs [calls][]byte
+	for i := range msgs {
+		cred, err := client.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := header(uint32(i), procEcho, &cred)
+		client.Finish(e, &cred, func(e *xdr.Encoder) { e.Uint32(9) })
+		msgs[i] = e.B
+	}
+	replies := 0
+	c := &Call{Reply: func(c *Call, drop bool) {
+		if !drop && c.Res.B[acceptedHeader-1] != 0 { // the length of the verifier
+			replies++
+		}
+	}}
+	i := 0
+	n := testing.AllocsPerRun(calls-1, func() {
+		c.Reset()
+		r.s.Dispatch(c, xdr.NewDecoder(msgs[i]), false)
+		i++
+	})
+	if n != 0 || replies != calls {
+		t.Errorf("%v allocations per call, %d replies", n, replies)
+	}
+}
+
+// FuzzGSS changes calls of a server with RPCSEC_GSS. Nothing that is not signed reaches a procedure.
+func FuzzGSS(f *testing.F) {
+	key := gss.Key{Type: gss.AES128SHA256, Value: bytes.Repeat([]byte{7}, 16)}
+	client, err := gss.NewContext(key, gss.Role{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	server, err := gss.NewContext(key, gss.Role{Acceptor: true})
+	if err != nil {
+		f.Fatal(err)
+	}
+	contexts := gss.NewServer(gss.ServerConfig{Acceptor: acceptAll{server}})
+	init, _ := contexts.Accept(netip.MustParseAddr("192.0.2.1"), []byte("alice"), time.Now())
+	s := NewServer(ServerConfig{Workers: 1, GSS: contexts, Programs: []Program{{
+		Name: "test", Prog: testProg, Vers: 2, Procs: []Proc{
+			{Name: "NULL", Serve: func(*Call, bool) Status { return Done }},
+			{Name: "ONE", Mutates: true, Serve: func(c *Call, _ bool) Status {
+				if c.Cred.Flavor.GSS() && c.Args.Uint32() != 42 {
+					panic("the arguments are not those of the client")
+				}
+				return Done
+			}},
+		},
+	}}})
+	for _, service := range []gss.Service{gss.None, gss.Integrity, gss.Privacy} {
+		cl := gss.NewClient(client, init.Handle, service)
+		cred, err := cl.Next()
+		if err != nil {
+			f.Fatal(err)
+		}
+		e := header(1, 1, &cred)
+		cl.Finish(e, &cred, func(e *xdr.Encoder) { e.Uint32(42) })
+		f.Add(e.AppendFlat(nil), service > gss.None)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, protected bool) {
+		before := s.faults[panics].Load()
+		done := make(chan struct{})
+		c := &Call{Reply: func(*Call, bool) { close(done) }}
+		c.Reset()
+		s.Dispatch(c, xdr.NewDecoder(bytes.Clone(b)), false)
+		<-done
+		// krb5 does not protect arguments.
+		if protected && c.gss.cred.Service > gss.None && s.faults[panics].Load() != before {
+			t.Errorf("% x", b)
+		}
+	})
+}

@@ -39,7 +39,7 @@ func TestDenialsAreSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	for export, reason := range map[string]string{
-		"/a": "no rule is for this client", "/b": "sec, of the rule for 127.0.0.0/8: calls with flavor 1 ",
+		"/a": "no rule is for this client", "/b": "sec, of the rule for 127.0.0.0/8: calls with sec=sys ",
 	} {
 		found := false
 		for _, n := range list {

@@ -45,7 +45,10 @@ func letIn(n control.Denial) string {
 	case option == "xprtsec":
 		return "mount with xprtsec=tls or xprtsec=mtls, as the rule wants it"
 	case option == "sec":
-		return "mount with sec=sys, or change sec= of the rule"
+		if _, accepted, ok := strings.Cut(n.Reason, "are not accepted, but "); ok {
+			return fmt.Sprintf("mount with sec=%s, or change sec= of the rule", strings.ReplaceAll(accepted, ":", " or "))
+		}
+		return "mount with another sec, or change sec= of the rule"
 	}
 	return fmt.Sprintf("%s lists the rules; 'rstorectl export set %s --client %s', with the rules to keep, lets it in",
 		show, n.Export, n.Client)
