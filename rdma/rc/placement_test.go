@@ -42,7 +42,8 @@ func TestPlacementOfReads(t *testing.T) {
 	p.post(0, rdma.SendWR{
 		Op: rdma.OpRead, Flags: rdma.Signaled, RemoteAddr: pairVA, RKey: pairKey,
 		SGL: []rdma.SGE{
-			{Buf: a.buf[:300], LKey: pairKey}, {Buf: a.buf[1000:1512], LKey: pairKey},
+			{Buf: a.buf[:300], LKey: pairKey},
+			{Buf: a.buf[1000:1512], LKey: pairKey},
 			{Buf: a.buf[2000:3000], LKey: pairKey},
 		},
 	})

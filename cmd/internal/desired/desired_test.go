@@ -66,7 +66,7 @@ func TestDesiredExports(t *testing.T) {
 
 func TestDesiredPorts(t *testing.T) {
 	cfg := &config.Config{
-		RDMAListen: []string{":20049"}, TCPListen: []string{"0.0.0.0:2049", "127.0.0.1:3049"},
+		RDMAListen: []string{":20049"}, TCPListen: []string{":2049", "127.0.0.1:3049"},
 		MountListen: []string{"127.0.0.1:3049"},
 	}
 	added := []state.Port{{Transport: "tcp", Listen: "127.0.0.1:3049"}, {Transport: "tcp", Listen: "127.0.0.1:4049"}}

@@ -330,10 +330,8 @@ func claim(dir string, r Record) (*os.File, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	// The file of the epoch before stays: its holder may be about to write to it.
-	for old := r.Epoch - 1; old > 1; old-- {
-		if os.Remove(name(dir, old-1)) != nil {
-			break
-		}
+	for old := r.Epoch - 1; old > 1 && os.Remove(name(dir, old-1)) == nil; {
+		old--
 	}
 	return f, nil
 }

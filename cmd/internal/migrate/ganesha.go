@@ -280,7 +280,7 @@ func (g *ganesha) log(b *block) {
 	if p == nil {
 		return
 	}
-	level := ""
+	var level string
 	switch strings.ToUpper(p.text()) {
 	case "NULL", "FATAL", "MAJ", "CRIT":
 		level = "error"

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path"
@@ -80,7 +81,7 @@ func (im *Import) includeINI(at Pos, name, section string, out *[]iniLine, depth
 }
 
 func unwrapped(err error) error {
-	if e, ok := err.(*Error); ok {
+	if e := (*Error)(nil); errors.As(err, &e) {
 		return e.Err
 	}
 	return err
@@ -252,7 +253,9 @@ func (c *conf) rdma(port *int) (on, set bool, err error) {
 
 func (c *conf) versions() error {
 	keys := []struct{ key, version string }{
-		{"vers3", config.Version3}, {"vers4.0", config.Version40}, {"vers4.1", config.Version41},
+		{"vers3", config.Version3},
+		{"vers4.0", config.Version40},
+		{"vers4.1", config.Version41},
 		{"vers4.2", config.Version42},
 	}
 	four, fourSet, err := c.flag("nfsd", "vers4")

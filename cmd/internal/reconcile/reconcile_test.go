@@ -286,7 +286,8 @@ func TestApplyRefused(t *testing.T) {
 		{"another state", control.Apply{File: r.file("a(rw)"), State: "0"}, control.ErrChanged.Error()},
 		{
 			"a comment that is too long",
-			control.Apply{File: r.file("a(rw)"), Comment: strings.Repeat("x", CommentMax+1)}, "comment",
+			control.Apply{File: r.file("a(rw)"), Comment: strings.Repeat("x", CommentMax+1)},
+			"comment",
 		},
 		{"no document", control.Apply{File: control.File{Syntax: config.SyntaxYAML, Text: "exports: 7"}}, "exports"},
 	} {

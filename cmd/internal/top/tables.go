@@ -221,7 +221,7 @@ func small(x float64) string {
 	return fmt.Sprintf("%.0f", x)
 }
 
-// size is an amount of memory.
+// Size is an amount of memory in words, from bytes.
 func Size(n uint64) string {
 	switch {
 	case n < 1<<10:
