@@ -67,7 +67,8 @@ func FromCache(name string) (*Creds, error) {
 			return nil, fmt.Errorf("the tickets in %s: %w; kinit gets others", path, err)
 		}
 		for _, e := range cc.GetEntries() {
-			if e.Server.PrincipalName.NameString[0] == "krbtgt" && time.Now().After(e.EndTime) {
+			names := e.Server.PrincipalName.NameString
+			if len(names) > 0 && names[0] == "krbtgt" && time.Now().After(e.EndTime) {
 				return nil, fmt.Errorf("the ticket in %s expired %v ago; kinit gets another", path,
 					time.Since(e.EndTime).Round(time.Second))
 			}
@@ -112,7 +113,26 @@ func FromKeytab(path, principal string) (*Creds, error) {
 	}
 	name, realm := split(principal, cfg)
 	cl := client.NewWithKeytab(name, realm, keys, cfg, client.DisablePAFXFAST(true))
-	return &Creds{func() (*client.Client, error) { return cl, cl.AffirmLogin() }}, nil
+	return &Creds{func() (*client.Client, error) { return cl, affirm(cl, name, "key in "+path) }}, nil
+}
+
+// affirm gets a ticket for the KDC, if there is none that is valid.
+func affirm(cl *client.Client, name, proof string) error {
+	err := cl.AffirmLogin()
+	if err == nil {
+		return nil
+	}
+	for text, why := range map[string]string{
+		"keytab incorrect":            "the " + proof + " is wrong",
+		"PREAUTH_FAILED":              "the " + proof + " is wrong",
+		"KDC_ERR_C_PRINCIPAL_UNKNOWN": "the KDC does not know this principal",
+		"KRB_AP_ERR_SKEW":             "the clocks of KDC and this host differ too much",
+	} {
+		if strings.Contains(err.Error(), text) {
+			return fmt.Errorf("logging in as %s: %s: %w", name, why, err)
+		}
+	}
+	return fmt.Errorf("logging in as %s: %w", name, err)
 }
 
 // FromPassword uses a password. A principal without a realm is of the default realm.
@@ -123,7 +143,7 @@ func FromPassword(principal, password string) (*Creds, error) {
 	}
 	name, realm := split(principal, cfg)
 	cl := client.NewWithPassword(name, realm, password, cfg, client.DisablePAFXFAST(true))
-	return &Creds{func() (*client.Client, error) { return cl, cl.AffirmLogin() }}, nil
+	return &Creds{func() (*client.Client, error) { return cl, affirm(cl, name, "password") }}, nil
 }
 
 func split(principal string, cfg *config.Config) (name, realm string) {
