@@ -42,8 +42,8 @@ func (p proc4) openNewOp(name string, mode blockstore.CreateMode, s *blockstore.
 	return createFileOp(fmt.Sprintf("make %d", p.creates.Add(1)), ShareWrite, name, mode, s, verifier, res)
 }
 
-// createFileOp is an OPEN that creates a file by its name (RFC 8881 section 18.16). verifier is for mode
-// Exclusive.
+// createFileOp is an OPEN that creates a file by its name (RFC 8881 section 18.16). verifier is for
+// mode Exclusive.
 func createFileOp(owner string, access uint32, name string, mode blockstore.CreateMode, s *blockstore.SetAttr,
 	verifier *[nfs3.VerifierLen]byte, res *opened4,
 ) op4 {

@@ -120,8 +120,8 @@ func (f *FS) inode(n *node) uint64 {
 	return a.Ino
 }
 
-// fill makes sure that the page begins behind the entry with the cookie off, or is empty at the end of
-// the directory. mu is held.
+// fill makes sure that the page begins behind the entry with the cookie off, or is empty at the end
+// of the directory. mu is held.
 func (f *FS) fill(ctx context.Context, d *dir, off uint64) error {
 	if off <= offDotDot {
 		off = 0

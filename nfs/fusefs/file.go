@@ -342,8 +342,8 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	return o.end(err)
 }
 
-// copyMost bounds one COPY in bytes, so that a signal or a slow disk does not have to wait for all of
-// a large file.
+// copyMost bounds one COPY in bytes, so that a signal or a slow disk does not have to wait for all
+// of a large file.
 const copyMost = 64 << 20
 
 // CopyFileRange implements fuse.RawFileSystem: the server copies.

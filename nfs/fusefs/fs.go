@@ -259,7 +259,8 @@ func (f *FS) file(fh uint64) *file {
 	return h
 }
 
-// releaseAll closes what the kernel has not closed because the connection to it was aborted.
+// releaseAll frees what the kernel has not released because the connection to it was aborted. The
+// files are closed at the server with the client.
 func (f *FS) releaseAll() {
 	f.mu.Lock()
 	all := f.handles
@@ -267,7 +268,7 @@ func (f *FS) releaseAll() {
 	f.mu.Unlock()
 	for _, h := range all {
 		if h, ok := h.(*file); ok {
-			f.closeFile(h)
+			h.reader.close()
 		}
 	}
 }

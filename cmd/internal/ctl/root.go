@@ -11,6 +11,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/filecmd"
+	"github.com/rstored/rstored/cmd/internal/mount"
 )
 
 // Root makes the command tree. The flags are parsed into g.
@@ -21,7 +22,7 @@ func Root(g *cli.Globals) *cobra.Command {
 		Long: `rstorectl controls a running rstored through its control socket, or one of another host by
 TLS with --server (export, port, status, top, clients, qp, stats, doctor, capture, reload,
 log-level). It measures the network between two hosts (perf). It works on the files of any NFS
-server by URL (ls, cat, cp, put, get, ...):
+server by URL (ls, cat, cp, put, get, ...), and mounts it (mount, umount, mounts):
 
   nfs+rdma://host[:20049]/export/path
   nfs+tcp://host[:2049]/export/path`,
@@ -83,7 +84,7 @@ server by URL (ls, cat, cp, put, get, ...):
 		c.GroupID = groupServer
 		root.AddCommand(c)
 	}
-	for _, c := range filecmd.Commands(g) {
+	for _, c := range append(filecmd.Commands(g), mount.Commands(g)...) {
 		c.GroupID = groupFiles
 		root.AddCommand(c)
 	}

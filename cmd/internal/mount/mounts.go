@@ -1,0 +1,208 @@
+package mount
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+)
+
+// fstype is the type of these mounts in /proc/self/mountinfo.
+const fstype = "fuse.rstored"
+
+// entry is a line of /proc/self/mountinfo.
+type entry struct {
+	dir, source string
+	minor       uint32 // of the device number
+	user        string // who mounted it, as a number
+}
+
+// unescape replaces \040 and the like, which mountinfo has for spaces, tabs, newlines and
+// backslashes.
+func unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// parseMounts reads the mounts of rstorectl from the text of mountinfo (proc_pid_mountinfo(5)).
+func parseMounts(r io.Reader) (list []entry, err error) {
+	s := bufio.NewScanner(r)
+	for s.Scan() {
+		before, after, ok := strings.Cut(s.Text(), " - ")
+		left, right := strings.Fields(before), strings.Fields(after)
+		if !ok || len(left) < 5 || len(right) < 2 || right[0] != fstype {
+			continue
+		}
+		_, minor, _ := strings.Cut(left[2], ":")
+		n, _ := strconv.ParseUint(minor, 10, 32)
+		e := entry{dir: unescape(left[4]), source: unescape(right[1]), minor: uint32(n)}
+		for o := range strings.SplitSeq(right[len(right)-1], ",") {
+			if user, ok := strings.CutPrefix(o, "user_id="); ok {
+				e.user = user
+			}
+		}
+		list = append(list, e)
+	}
+	return list, s.Err()
+}
+
+func allMounts() ([]entry, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return parseMounts(f)
+}
+
+// find returns the uppermost mount at a directory.
+func find(dir string) (m entry, err error) {
+	list, err := allMounts()
+	if err != nil {
+		return m, err
+	}
+	for _, e := range list {
+		if e.dir == dir {
+			m = e
+		}
+	}
+	if m.dir == "" {
+		return m, fmt.Errorf("%s is not a mount of rstorectl; 'rstorectl mounts' lists them", dir)
+	}
+	return m, nil
+}
+
+func mountsCommand(g *cli.Globals) *cobra.Command {
+	var verbose bool
+	c := &cobra.Command{
+		Use: "mounts [DIR]", Short: "List the mounts of this host with their statistics",
+		Args: cli.Args(cobra.MaximumNArgs(1)),
+		RunE: func(_ *cobra.Command, args []string) error {
+			list, err := allMounts()
+			if err != nil {
+				return err
+			}
+			known := allPublished()
+			all := []Mount{}
+			for _, e := range list {
+				if len(args) == 1 && args[0] != e.dir {
+					continue
+				}
+				m, ok := known[e.minor]
+				if !ok {
+					m = Mount{Dir: e.dir, Source: e.source, State: stateDead}
+					if e.user != fmt.Sprint(os.Geteuid()) {
+						m.State = stateForeign
+					}
+				}
+				all = append(all, m)
+			}
+			if len(args) == 1 && len(all) == 0 {
+				return fmt.Errorf("%s is not a mount of rstorectl", args[0])
+			}
+			return g.Print(all, func(w io.Writer) { printMounts(w, all, verbose || len(args) == 1) })
+		},
+	}
+	c.Long = "List the mounts of this host, or one of them, with their statistics. Other users' mounts are listed " +
+		"without. The state is ok; waiting, if the server does not answer; or dead, if the process of the mount has " +
+		"ended ('rstorectl umount' cleans up)."
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false,
+		"operations, calls and bytes of each mount, as mountstats(8) has them")
+	return c
+}
+
+func printMounts(w io.Writer, all []Mount, verbose bool) {
+	if len(all) == 0 {
+		fmt.Fprintln(w, "there are no mounts")
+		return
+	}
+	if !verbose {
+		fmt.Fprintln(w, "DIRECTORY\tSOURCE\tVERSION\tSTATE\tSINCE\tREAD\tWRITTEN\tPID")
+	}
+	for _, m := range all {
+		var read, written uint64
+		since := "-"
+		if m.FS != nil {
+			read, written, since = m.FS.BytesRead, m.FS.BytesWritten, time.Since(m.Since).Truncate(time.Second).String()
+		}
+		if !verbose {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", m.Dir, m.Source, m.Version, m.State, since, read, written,
+				m.PID)
+			continue
+		}
+		fmt.Fprintf(w, "%s\ton %s, NFS %s over %s, %s, for %s, process %d\n", m.Source, m.Dir, m.Version, m.Transport,
+			m.State, since, m.PID)
+		printStats(w, &m)
+	}
+}
+
+func printStats(w io.Writer, m *Mount) {
+	if m.FS == nil {
+		return
+	}
+	s, c := m.FS, m.Client
+	for _, l := range []struct {
+		name  string
+		value any
+	}{
+		{"options", m.Options},
+		{"log", m.Log},
+		{"connections made", c.Connections},
+		{"calls sent again", c.Resent},
+		{"sessions made", c.Sessions},
+		{"opens and locks reclaimed", c.Reclaimed + c.Relocked},
+		{"bytes read, written", fmt.Sprint(s.BytesRead, ", ", s.BytesWritten)},
+		{"blocks read ahead, reads served by them", fmt.Sprint(s.ReadAhead, ", ", s.ReadHits)},
+		{"writes sent, repeated, failed", fmt.Sprint(s.Writes, ", ", s.Rewrites, ", ", s.LostWrites)},
+		{"commits", s.Commits},
+		{"files changed by others", s.Invalidated},
+		{"writes that waited for memory", s.Stalled},
+		{"objects known, open", fmt.Sprint(s.Nodes, ", ", s.OpenFiles)},
+		{"free buffers in bytes", s.FreeMemory},
+	} {
+		fmt.Fprintf(w, "  %s\t%v\n", l.name, l.value)
+	}
+	fmt.Fprintln(w, "  operation\tcalls\tfailed\taverage")
+	for _, o := range s.Ops {
+		average := (o.Time / time.Duration(o.Calls)).Round(time.Microsecond)
+		fmt.Fprintf(w, "  %s\t%d\t%d\t%v\n", o.Name, o.Calls, o.Failed, average)
+	}
+}
+
+// absolute returns the absolute path of a mounted directory. It follows symbolic links up to the
+// last component and never asks the mounted file system, which may not answer.
+func absolute(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil || dir == "/" {
+		return dir, err
+	}
+	list, err := allMounts()
+	if err != nil {
+		return "", err
+	}
+	for _, e := range list {
+		if e.dir == dir {
+			return dir, nil
+		}
+	}
+	parent, err := filepath.EvalSymlinks(filepath.Dir(dir))
+	return filepath.Join(parent, filepath.Base(dir)), err
+}

@@ -1,0 +1,284 @@
+package e2e
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// mount mounts the export by FUSE with the program, and returns where. The test ends with an
+// unmount.
+func (d *daemon) mount(transport, options string) string {
+	d.t.Helper()
+	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
+		d.t.Skipf("there is no FUSE here: %v", err)
+	} else {
+		_ = f.Close()
+	}
+	dir := d.t.TempDir()
+	d.ctl("mount", d.url(transport, ""), dir, "-o", options)
+	d.t.Cleanup(func() {
+		if _, e, err := d.try(30*time.Second, "umount", dir); err != nil && !strings.Contains(e, "not a mount") {
+			d.t.Errorf("umount: %v\n%s", err, e)
+			_, _, _ = d.try(30*time.Second, "umount", "--force", dir)
+		}
+	})
+	return dir
+}
+
+// mountState is what rstorectl mounts says of a mount.
+type mountState struct {
+	State  string
+	PID    int
+	Client struct{ Connections, Sessions, Reclaimed, Relocked int }
+}
+
+func (d *daemon) mountState(dir string) mountState {
+	d.t.Helper()
+	var list []mountState
+	if err := json.Unmarshal([]byte(d.ctl("mounts", dir, "-o", "json")), &list); err != nil || len(list) != 1 {
+		d.t.Fatal(list, err)
+	}
+	return list[0]
+}
+
+// sums are the checksums of the files of a tree, and the targets of its links.
+func sums(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(dir, name)
+		switch {
+		case e.Type()&fs.ModeSymlink != 0:
+			all[rel], err = os.Readlink(name)
+		case e.Type().IsRegular():
+			var f *os.File
+			if f, err = os.Open(name); err != nil {
+				return err
+			}
+			h := sha256.New()
+			_, err = io.Copy(h, f)
+			all[rel] = fmt.Sprintf("%x", h.Sum(nil))
+			_ = f.Close()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func same(t *testing.T, what string, a, b map[string]string) {
+	t.Helper()
+	if len(a) != len(b) || len(a) == 0 {
+		t.Errorf("%s: %d and %d files", what, len(a), len(b))
+	}
+	for name, sum := range a {
+		if b[name] != sum {
+			t.Errorf("%s: %s differs", what, name)
+		}
+	}
+}
+
+// TestMountTree: a source tree through a mount has the same content on the server's disk and in
+// another mount. git works in it.
+func TestMountTree(t *testing.T) {
+	d := newDaemon(t)
+	a, b := d.mount("rdma", "vers=4.2"), d.mount("tcp", "vers=3")
+	source := "../../nfs"
+	if out, err := exec.Command("cp", "-a", source, a+"/tree").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	want := sums(t, source)
+	same(t, "the server", want, sums(t, d.export+"/tree"))
+	same(t, "the mount", want, sums(t, a+"/tree"))
+	same(t, "the other mount", want, sums(t, b+"/tree"))
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git is missing")
+	}
+	for _, script := range []string{
+		"git init -q -b main && git add . && git -c user.name=a -c user.email=a@b.example commit -q -m one",
+		"git clone -q . ../clone && cd ../clone && git fsck --strict && test -z \"$(git status --porcelain)\"",
+		"cd ../clone && git gc -q && git checkout -q -b two && git rm -q -r client && git reset -q --hard",
+	} {
+		c := exec.Command("sh", "-ec", script)
+		c.Dir = a + "/tree"
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", script, err, out)
+		}
+	}
+	clone := sums(t, a+"/clone")
+	for name, sum := range want {
+		if clone[name] != sum {
+			t.Errorf("the clone: %s differs", name)
+		}
+	}
+	same(t, "the clone in the other mount", clone, sums(t, b+"/clone"))
+	if out := d.ctl("mounts"); !strings.Contains(out, a) || !strings.Contains(out, b) {
+		t.Error(out)
+	}
+}
+
+// writing writes a file in parts, each with an fsync, under a lock of another file where $3 is set.
+const writing = `
+exec 9>"$2/lock"
+[ -z "$3" ] || flock 9
+i=0
+while [ $i -lt 60 ]; do
+	dd if="$1" of="$2/f" bs=210000 count=1 skip=$i seek=$i conv=notrunc,fsync status=none
+	i=$((i + 1))
+done
+`
+
+// TestMountServerKilled: the server is killed at random moments while a program writes. All that
+// fsync acknowledged is there at the end, and the mount goes on with its opens and locks. The
+// program is a process of its own: a child of this test that shares an open file of the mount
+// closes it before it becomes the server, and would wait for itself.
+func TestMountServerKilled(t *testing.T) {
+	want := bytes.Repeat([]byte("0123456789abcdefg"), 60*210_000/17+1)[:60*210_000]
+	source := filepath.Join(t.TempDir(), "source")
+	if err := os.WriteFile(source, want, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []string{"3", "4.2"} {
+		for _, transport := range []string{"rdma", "tcp"} {
+			t.Run(transport+" "+version, func(t *testing.T) {
+				d := newDaemon(t)
+				dir := d.mount(transport, "vers="+version)
+				lock := ""
+				if version == "4.2" {
+					lock = "lock"
+				}
+				c := exec.Command("sh", "-ec", writing, "sh", source, dir, lock)
+				if err := c.Start(); err != nil {
+					t.Fatal(err)
+				}
+				for _, pause := range []time.Duration{250, 130} {
+					time.Sleep(pause * time.Millisecond)
+					d.stop(syscall.SIGKILL)
+					time.Sleep(50 * time.Millisecond)
+					d.start()
+				}
+				if err := c.Wait(); err != nil {
+					t.Fatal(err)
+				}
+				for _, name := range []string{dir + "/f", d.export + "/f"} {
+					if got, err := os.ReadFile(name); err != nil || !bytes.Equal(got, want) {
+						t.Errorf("%s: %d bytes, want %d, %v", name, len(got), len(want), err)
+					}
+				}
+				s := d.mountState(dir)
+				if s.State != "ok" || s.Client.Connections < 3 {
+					t.Errorf("%+v", s)
+				}
+				if lock != "" && (s.Client.Reclaimed == 0 || s.Client.Relocked == 0) {
+					t.Errorf("opens and locks were not reclaimed: %+v", s.Client)
+				}
+			})
+		}
+	}
+}
+
+// TestMountServerAway: with a server that is away a signal ends a call, soft ends it with EIO, and
+// umount does not wait.
+func TestMountServerAway(t *testing.T) {
+	d := newDaemon(t)
+	hard, soft := d.mount("rdma", ""), d.mount("tcp", "soft,timeo=10,retrans=0")
+	for _, dir := range []string{hard, soft} {
+		if _, err := os.ReadDir(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.stop(syscall.SIGKILL)
+	if _, err := os.Stat(soft + "/absent"); !errors.Is(err, syscall.EIO) {
+		t.Errorf("soft: %v", err)
+	}
+	c := exec.Command("cat", hard+"/absent")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(300 * time.Millisecond)
+	begin := time.Now()
+	_ = c.Process.Signal(syscall.SIGTERM)
+	if err := c.Wait(); err == nil || time.Since(begin) > 10*time.Second {
+		t.Errorf("a signal ended the call after %v: %v", time.Since(begin), err)
+	}
+	if s := d.mountState(hard); s.State != "waiting" {
+		t.Error(s.State)
+	}
+	begin = time.Now()
+	d.ctl("umount", hard)
+	d.ctl("umount", "--force", soft)
+	if took := time.Since(begin); took > 20*time.Second {
+		t.Errorf("umount took %v", took)
+	}
+	d.start()
+}
+
+// TestMountBusy: a directory in use stays mounted, and its users are named. A mount whose process
+// was killed is cleaned up.
+func TestMountBusy(t *testing.T) {
+	d := newDaemon(t)
+	dir := d.mount("rdma", "")
+	f, err := os.Create(dir + "/f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, said, err := d.try(20*time.Second, "umount", dir)
+	if err == nil || !strings.Contains(said, fmt.Sprint(os.Getpid())) {
+		t.Errorf("%v: %s", err, said)
+	}
+	_ = f.Close()
+	if _, said, err := d.try(20*time.Second, "mount", d.url("rdma", ""), dir); err == nil ||
+		!strings.Contains(said, "already mounted") {
+		t.Errorf("%v: %s", err, said)
+	}
+	if err := syscall.Kill(d.mountState(dir).PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); d.mountState(dir).State != "dead"; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the mount is not dead")
+		}
+	}
+	d.ctl("umount", dir)
+	d.ctl("mount", d.url("tcp", ""), dir)
+	if b, err := os.ReadFile(dir + "/f"); err != nil || len(b) > 0 {
+		t.Error(b, err)
+	}
+}
+
+// TestMountErrors: what cannot be mounted is explained.
+func TestMountErrors(t *testing.T) {
+	d := newDaemon(t)
+	dir := t.TempDir()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{d.url("tcp", "absent"), dir}, "No such file or directory"},
+		{[]string{"nfs+tcp://" + d.addr.String() + ":9/data", dir}, "Connection refused"},
+		{[]string{d.url("tcp", ""), dir + "/absent"}, "no such file"},
+		{[]string{d.url("tcp", ""), dir, "-o", "nonsense"}, "unknown mount option"},
+	} {
+		if _, said, err := d.try(time.Minute, append([]string{"mount"}, c.args...)...); err == nil ||
+			!strings.Contains(said, c.want) {
+			t.Errorf("%v: %v: %s", c.args, err, said)
+		}
+	}
+}
