@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"net/netip"
@@ -386,4 +387,88 @@ func FuzzGSS(f *testing.F) {
 			t.Errorf("% x", b)
 		}
 	})
+}
+
+// loop is a Client of a Server, without a network.
+type loop struct {
+	r   *gssRig
+	xid uint32
+}
+
+func (l *loop) Call(_ context.Context, r *Request) error {
+	if r.XID == 0 {
+		l.xid++
+		r.XID = l.xid
+	}
+	var e xdr.Encoder
+	r.Encode(&e)
+	d := xdr.NewDecoder(l.r.send(e.AppendFlat(nil)))
+	return r.Decode(&d)
+}
+
+func (*loop) Close() error { return nil }
+
+// TestSecured: a client establishes a context, and another one when the server has forgotten it.
+func TestSecured(t *testing.T) {
+	for _, service := range []gss.Service{gss.None, gss.Integrity, gss.Privacy} {
+		r := newGSSRig(t)
+		begun := 0
+		s := NewSecured(&loop{r: r}, service, func(context.Context) (Initiation, error) {
+			begun++
+			return Initiation{Token: []byte("alice"), Finish: func(token []byte) (*gss.Context, error) {
+				if string(token) != "answer" {
+					return nil, errors.New("another token")
+				}
+				return r.client, nil
+			}}, nil
+		})
+		write := func() error {
+			return s.Call(t.Context(), &Request{
+				Prog: testProg, Vers: 2, Proc: procWrite, Dst: make([]byte, 100),
+				Args: func(e *xdr.Encoder) { e.Bulk([]byte("some data")) },
+				Res: func(d *xdr.Decoder) error {
+					if got := d.String(100); got != "some data" {
+						t.Errorf("%v: %q", service, got)
+					}
+					return d.Err()
+				},
+			})
+		}
+		for range 3 {
+			if err := write(); err != nil {
+				t.Errorf("%v: %v", service, err)
+			}
+		}
+		if begun != 1 {
+			t.Errorf("%v: %d contexts", service, begun)
+		}
+		old := r.s.gss
+		r.s.gss = gss.NewServer(gss.ServerConfig{Acceptor: acceptAll{serverContext(t)}})
+		if err := write(); err != nil || begun != 2 {
+			t.Errorf("%v: after a restart: %v, %d contexts", service, err, begun)
+		}
+		if err := write(); err != nil || old.Stats().Active != 1 {
+			t.Errorf("%v: %v", service, err)
+		}
+		err := s.Call(t.Context(), &Request{Prog: testProg, Vers: 9})
+		var accepted *AcceptError
+		if !errors.As(err, &accepted) || accepted.Stat != ProgMismatch || accepted.Low != 2 {
+			t.Errorf("%v: an unknown version: %v", service, err)
+		}
+	}
+	r := newGSSRig(t)
+	refused := NewSecured(&loop{r: r}, gss.None, func(context.Context) (Initiation, error) { return Initiation{}, nil })
+	var e *gss.InitError
+	if err := refused.Call(t.Context(), &Request{Prog: testProg, Vers: 2}); !errors.As(err, &e) || e.Minor != 77 {
+		t.Errorf("a refused token: %v", err)
+	}
+}
+
+func serverContext(t *testing.T) *gss.Context {
+	t.Helper()
+	c, err := gss.NewContext(gss.Key{Type: gss.AES256SHA1, Value: bytes.Repeat([]byte{7}, 32)}, gss.Role{Acceptor: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }

@@ -70,8 +70,8 @@ func (s *Secured) Call(ctx context.Context, r *Request) error {
 		if n == attempts || !stale(err) {
 			return err
 		}
+		// The XID stays: the server has not executed this transmission, but perhaps an earlier one.
 		s.forget(c)
-		r.XID = 0 // the server has not seen the call
 	}
 }
 
