@@ -142,7 +142,6 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 	}
 	seq := f.seq.Add(1)
 	got, release, err := f.c.CreateOpen(o.ctx, dir.handle, name, how, set, access(in.Flags))
-	dir.own.Store(true)
 	if err == nil {
 		n := f.entry(got, place{dir.id, name}, seq, true, &out.EntryOut)
 		f.opened(n, identity, release, &out.OpenOut)
@@ -189,7 +188,6 @@ func (f *FS) closeFile(h *file) {
 		f.cfg.Log.Warn("removing a file that was removed while it was open", "name", gone.name, "error", err)
 	}
 	f.nodes.removed(*gone)
-	dir.own.Store(true)
 }
 
 // discard sends what is left of a file before it goes.
@@ -233,6 +231,11 @@ func (f *FS) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	}
 	o := f.begin(opFlush, cancel, h.ctx)
 	err := f.sync(o.ctx, h)
+	if err == nil && h.n.own.Load() {
+		// From here on a difference is another client's change. If this fails, the next open drops too
+		// little or too much of the cache; the data is safe.
+		_, _, _ = f.getAttr(o.ctx, h.n)
+	}
 	f.dropLocks(h.n, lockKey{in.LockOwner, false}) // a close ends the process's locks of the file
 	return o.end(err)
 }

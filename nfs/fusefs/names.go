@@ -56,7 +56,6 @@ func (f *FS) makes(what opcode, cancel <-chan struct{}, h *fuse.InHeader, name s
 	dir := f.nodes.get(h.NodeId)
 	seq := f.seq.Add(1)
 	got, err := do(o.ctx, dir.handle)
-	dir.own.Store(true)
 	if err == nil {
 		f.entry(got, place{dir.id, name}, seq, true, out)
 	}
@@ -129,7 +128,6 @@ func (f *FS) Rmdir(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.S
 	o := f.begin(opRmdir, cancel, f.identity(h))
 	dir := f.nodes.get(h.NodeId)
 	err := f.c.Rmdir(o.ctx, dir.handle, name)
-	dir.own.Store(true)
 	if err == nil {
 		f.nodes.removed(place{dir.id, name})
 	}
@@ -150,11 +148,7 @@ func (f *FS) Unlink(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.
 		if err == nil {
 			f.nodes.removed(at)
 		}
-		if n != nil {
-			n.own.Store(true)
-		}
 	}
-	dir.own.Store(true)
 	return o.end(err)
 }
 
@@ -191,7 +185,6 @@ func (f *FS) sillyRename(ctx context.Context, n *node, at place) error {
 		if err := f.c.Rename(ctx, dir.handle, at.name, dir.handle, to.name); err != nil {
 			return err
 		}
-		n.own.Store(true)
 		f.nodes.move(at, to)
 		f.stats.silly.Add(1)
 		n.mu.Lock()
@@ -220,7 +213,6 @@ func (f *FS) sillyLink(ctx context.Context, n *node, at place) error {
 		case err != nil:
 			return err
 		}
-		n.own.Store(true)
 		f.stats.silly.Add(1)
 		n.mu.Lock()
 		n.silly = &to
@@ -247,12 +239,7 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	from, to := f.nodes.get(in.NodeId), f.nodes.get(in.Newdir)
 	old, target := place{from.id, oldName}, place{to.id, newName}
 	err := f.rename(o.ctx, from, to, old, target, in.Flags&renameNoReplace != 0)
-	from.own.Store(true)
-	to.own.Store(true)
 	if err == nil {
-		if n := f.nodes.find(old); n != nil {
-			n.own.Store(true) // of the ctime
-		}
 		f.nodes.move(old, target)
 	}
 	return o.end(err)

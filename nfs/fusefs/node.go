@@ -22,7 +22,7 @@ type node struct {
 	lookups uint64 // that the kernel has not forgotten
 	at      place  // where the object was found last; the zero value is unknown
 
-	own  atomic.Bool   // this mount has changed the object since the attributes were read
+	own  atomic.Bool   // this mount has changed the data or the times since the attributes were read
 	data atomic.Uint64 // counts changes of the data; what was read ahead before is stale
 
 	mu       sync.Mutex

@@ -30,6 +30,8 @@ import (
 type host struct {
 	t     *testing.T
 	dir   string
+	state string
+	store *posixfs.FS
 	cfg   nfs4.Config
 	boot  uint32
 	known []string
@@ -63,23 +65,12 @@ func newHost(t *testing.T) *host {
 	if err := os.Chmod(s.dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	store, err := posixfs.Open(s.dir, posixfs.Options{StateDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = store.Close() })
-	table := nfs.NewTable(nil)
-	err = table.Add(&nfs.Export{
-		ID: 1, Path: s.dir, Pseudo: "/data", FS: store,
-		Clients: []nfs.ClientRule{{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Squash: nfs.NoRootSquash}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.state = t.TempDir()
 	s.cfg = nfs4.Config{
-		Config:   nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("0123456789abcdef0123456789abcdef"))},
+		Config:   nfs.Config{Codec: nfs.NewCodec([]byte("0123456789abcdef0123456789abcdef"))},
 		Identity: []byte("test"), Lease: 10 * time.Second, Grace: 2 * time.Second,
 	}
+	var err error
 	if s.dev, err = roce.Open(roce.Config{}); err != nil {
 		t.Fatal(err)
 	}
@@ -96,6 +87,19 @@ func newHost(t *testing.T) *host {
 // start starts the server, or, after stop, another on the same directory.
 func (s *host) start() {
 	s.t.Helper()
+	var err error
+	// A store that is opened anew has another write verifier.
+	if s.store, err = posixfs.Open(s.dir, posixfs.Options{StateDir: s.state}); err != nil {
+		s.t.Fatal(err)
+	}
+	s.cfg.Exports = nfs.NewTable(nil)
+	err = s.cfg.Exports.Add(&nfs.Export{
+		ID: 1, Path: s.dir, Pseudo: "/data", FS: s.store,
+		Clients: []nfs.ClientRule{{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Squash: nfs.NoRootSquash}},
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	s.boot++
 	cfg := s.cfg
 	cfg.Boot, cfg.Known, cfg.Locks, cfg.Journal = s.boot, s.known, lock.New(0), s
@@ -126,6 +130,7 @@ func (s *host) stop() {
 	}
 	s.ports = nil
 	s.rpc.Close()
+	_ = s.store.Close()
 }
 
 // url is the export over a transport.

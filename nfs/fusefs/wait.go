@@ -112,6 +112,8 @@ func status(err error) fuse.Status {
 		return fuse.OK
 	case errors.As(err, &errno):
 		return fuse.Status(errno)
+	case errors.Is(err, nfs.ErrDenied): // a *client.LockedError is no status
+		return fuse.EAGAIN
 	case errors.As(err, &st):
 		if e, ok := errnos[st]; ok {
 			return fuse.Status(e)

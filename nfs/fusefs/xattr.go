@@ -88,7 +88,6 @@ func (f *FS) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, 
 		default:
 			return nfs.ErrInval
 		}
-		x.own.Store(true)
 		return f.c.SetXattr(ctx, x.handle, name, value, how)
 	})
 }
@@ -96,7 +95,6 @@ func (f *FS) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, 
 // RemoveXAttr implements fuse.RawFileSystem.
 func (f *FS) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
 	return f.xattr(cancel, h, name, false, func(ctx context.Context, x *node, name string) error {
-		x.own.Store(true)
 		return f.c.RemoveXattr(ctx, x.handle, name)
 	})
 }
