@@ -336,7 +336,7 @@ func TestGSSDoesNotAllocate(t *testing.T) {
 		r.s.Dispatch(c, xdr.NewDecoder(msgs[i]), false)
 		i++
 	})
-	if n != 0 || replies != calls {
+	if n != 0 && !raceEnabled || replies != calls {
 		t.Errorf("%v allocations per call, %d replies", n, replies)
 	}
 }
@@ -466,7 +466,8 @@ func TestSecured(t *testing.T) {
 
 func serverContext(t *testing.T) *gss.Context {
 	t.Helper()
-	c, err := gss.NewContext(gss.Key{Type: gss.AES256SHA1, Value: bytes.Repeat([]byte{7}, 32)}, gss.Role{Acceptor: true})
+	key := gss.Key{Type: gss.AES256SHA1, Value: bytes.Repeat([]byte{7}, 32)}
+	c, err := gss.NewContext(key, gss.Role{Acceptor: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package gss
+
+const raceEnabled = false
