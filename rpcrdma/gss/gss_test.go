@@ -196,7 +196,13 @@ func TestServer(t *testing.T) {
 		seq  uint32
 		want Verdict
 	}{
-		{1, Proceed}, {1, Discard}, {3, Proceed}, {2, Proceed}, {2, Discard}, {SeqMax, Proceed}, {3, Discard},
+		{1, Proceed},
+		{1, Discard},
+		{3, Proceed},
+		{2, Proceed},
+		{2, Discard},
+		{SeqMax, Proceed},
+		{3, Discard},
 		{SeqMax + 1, CtxProblem},
 	} {
 		if got := call(c.seq); got != c.want {
