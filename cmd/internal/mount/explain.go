@@ -66,8 +66,9 @@ func explainFUSE(err error) error {
 	case strings.Contains(text, "executable file not found"):
 		return errors.New("fusermount3 is missing; install the package fuse3, or be root")
 	case strings.Contains(text, "fusermount exited"):
-		return fmt.Errorf("mounting by FUSE: %s\n  fusermount3 has said why above: the directory must be yours, and "+
-			"allow_other needs the line user_allow_other in /etc/fuse.conf", strings.TrimSpace(text))
+		return fmt.Errorf("mounting by FUSE: %s\n  fusermount3 has said why above: the directory must be yours, you "+
+			"need permission for /dev/fuse (usually mode 0666), and allow_other needs the line "+
+			"user_allow_other in /etc/fuse.conf", strings.TrimSpace(text))
 	}
 	return fmt.Errorf("mounting by FUSE: %w", err)
 }
