@@ -26,7 +26,7 @@ func (f *FS) getAttr(ctx context.Context, n *node) (a nfs3.Attr, ttl time.Durati
 
 // GetAttr implements fuse.RawFileSystem.
 func (f *FS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
-	o := f.begin(opGetAttr, cancel, f.identity(&in.InHeader))
+	o := f.begin(f.identity(&in.InHeader), opGetAttr, cancel)
 	a, ttl, err := f.getAttr(o.ctx, f.nodes.get(in.NodeId))
 	f.show(&a, &out.Attr)
 	out.SetTimeout(ttl)
@@ -41,7 +41,7 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 			identity = h.ctx // a file that is open can be truncated whatever its mode has become
 		}
 	}
-	o := f.begin(opSetAttr, cancel, identity)
+	o := f.begin(identity, opSetAttr, cancel)
 	n := f.nodes.get(in.NodeId)
 	err := n.flush(o.ctx)
 	var s blockstore.SetAttr
@@ -105,7 +105,7 @@ func (f *FS) Access(cancel <-chan struct{}, in *fuse.AccessIn) fuse.Status {
 	if want == 0 {
 		return fuse.OK
 	}
-	o := f.begin(opAccess, cancel, f.identity(&in.InHeader))
+	o := f.begin(f.identity(&in.InHeader), opAccess, cancel)
 	granted, err := f.c.Access(o.ctx, n.handle, want)
 	if st := o.end(err); st != fuse.OK {
 		return st
@@ -121,7 +121,7 @@ const frame = 4096
 
 // StatFs implements fuse.RawFileSystem.
 func (f *FS) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
-	o := f.begin(opStatFS, cancel, f.identity(h))
+	o := f.begin(f.identity(h), opStatFS, cancel)
 	n := f.nodes.root
 	if h.NodeId != 0 {
 		n = f.nodes.get(h.NodeId)

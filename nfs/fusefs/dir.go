@@ -6,7 +6,6 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
-	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs/client"
 )
 
@@ -72,7 +71,7 @@ func (f *FS) list(cancel <-chan struct{}, in *fuse.ReadIn,
 	if d == nil {
 		return fuse.EBADF
 	}
-	o := f.begin(opReadDir, cancel, d.ctx)
+	o := f.begin(d.ctx, opReadDir, cancel)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	off := in.Offset
@@ -139,6 +138,3 @@ func (f *FS) fill(ctx context.Context, d *dir, off uint64) error {
 	d.page, d.at = page, off
 	return err
 }
-
-// isDir reports whether a node is a directory.
-func (n *node) isDir() bool { return n.typ == blockstore.TypeDir }

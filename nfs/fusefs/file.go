@@ -37,7 +37,7 @@ func access(flags uint32) uint32 {
 }
 
 // opened makes an open file.
-func (f *FS) opened(n *node, ctx context.Context, release func() error, out *fuse.OpenOut) {
+func (f *FS) opened(ctx context.Context, n *node, release func() error, out *fuse.OpenOut) {
 	h := &file{n: n, ctx: ctx, release: release}
 	n.mu.Lock()
 	n.opens++
@@ -52,7 +52,7 @@ func (f *FS) opened(n *node, ctx context.Context, release func() error, out *fus
 // package comment.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	identity := f.identity(&in.InHeader)
-	o := f.begin(opOpen, cancel, identity)
+	o := f.begin(identity, opOpen, cancel)
 	n := f.nodes.get(in.NodeId)
 	release, err := f.c.OpenHandle(o.ctx, n.handle, access(in.Flags))
 	if err != nil {
@@ -69,7 +69,7 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 		_ = release()
 		return o.end(err)
 	}
-	f.opened(n, identity, release, out)
+	f.opened(identity, n, release, out)
 	if keep {
 		out.OpenFlags |= fuse.FOPEN_KEEP_CACHE
 	}
@@ -131,7 +131,7 @@ func (f *FS) revalidate(ctx context.Context, n *node) (keep bool, err error) {
 // Create implements fuse.RawFileSystem.
 func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	identity := f.identity(&in.InHeader)
-	o := f.begin(opCreate, cancel, identity)
+	o := f.begin(identity, opCreate, cancel)
 	dir := f.nodes.get(in.NodeId)
 	how, set := blockstore.Unchecked, modeOf(in.Mode)
 	if in.Flags&syscall.O_EXCL != 0 {
@@ -144,7 +144,7 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 	got, release, err := f.c.CreateOpen(o.ctx, dir.handle, name, how, set, access(in.Flags))
 	if err == nil {
 		n := f.entry(got, place{dir.id, name}, seq, true, &out.EntryOut)
-		f.opened(n, identity, release, &out.OpenOut)
+		f.opened(identity, n, release, &out.OpenOut)
 	}
 	return o.end(err)
 }
@@ -229,7 +229,7 @@ func (f *FS) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if h == nil {
 		return fuse.EBADF
 	}
-	o := f.begin(opFlush, cancel, h.ctx)
+	o := f.begin(h.ctx, opFlush, cancel)
 	err := f.sync(o.ctx, h)
 	if err == nil && h.n.own.Load() {
 		// From here on a difference is another client's change. If this fails, the next open drops too
@@ -246,7 +246,7 @@ func (f *FS) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	if h == nil {
 		return fuse.EBADF
 	}
-	o := f.begin(opFsync, cancel, h.ctx)
+	o := f.begin(h.ctx, opFsync, cancel)
 	return o.end(f.sync(o.ctx, h))
 }
 
@@ -256,7 +256,7 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 	if h == nil {
 		return 0, fuse.EBADF
 	}
-	o := f.begin(opWrite, cancel, h.ctx)
+	o := f.begin(h.ctx, opWrite, cancel)
 	h.n.data.Add(1)
 	h.n.own.Store(true)
 	var n int
@@ -299,7 +299,7 @@ func (f *FS) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut)
 	if in.Whence != seekData && in.Whence != seekHole {
 		return fuse.EINVAL
 	}
-	o := f.begin(opLseek, cancel, h.ctx)
+	o := f.begin(h.ctx, opLseek, cancel)
 	err := h.n.flush(o.ctx)
 	if err == nil {
 		out.Offset, err = f.c.Seek(o.ctx, h.n.handle, in.Offset, in.Whence == seekHole)
@@ -324,7 +324,7 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	if h == nil {
 		return fuse.EBADF
 	}
-	o := f.begin(opFallocate, cancel, h.ctx)
+	o := f.begin(h.ctx, opFallocate, cancel)
 	err := h.n.commit(o.ctx)
 	if err == nil {
 		h.n.own.Store(true)
@@ -355,7 +355,7 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 	if from == nil || to == nil {
 		return 0, fuse.EBADF
 	}
-	o := f.begin(opCopy, cancel, to.ctx)
+	o := f.begin(to.ctx, opCopy, cancel)
 	err := from.n.flush(o.ctx)
 	if err == nil {
 		err = to.n.commit(o.ctx)

@@ -64,7 +64,7 @@ func (f *FS) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.
 	if h == nil {
 		return fuse.EBADF
 	}
-	o := f.begin(opLock, cancel, h.ctx)
+	o := f.begin(h.ctx, opLock, cancel)
 	off, n := lockRange(&in.Lk)
 	l := f.locker(h, keyOf(in), false)
 	if l == nil {
@@ -91,7 +91,7 @@ func (f *FS) SetLk(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	if h == nil {
 		return fuse.EBADF
 	}
-	o := f.begin(opLock, cancel, h.ctx)
+	o := f.begin(h.ctx, opLock, cancel)
 	return o.end(f.setLock(o.ctx, h, in, false))
 }
 
@@ -101,7 +101,7 @@ func (f *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	if h == nil {
 		return fuse.EBADF
 	}
-	o := f.beginWait(opLock, cancel, h.ctx)
+	o := f.beginWait(h.ctx, opLock, cancel)
 	return o.end(f.setLock(o.ctx, h, in, true))
 }
 

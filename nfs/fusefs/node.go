@@ -184,9 +184,8 @@ func (f *FS) update(n *node, a *nfs3.Attr, seq uint64, own bool) (shown nfs3.Att
 	now := time.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if seq < n.seq && !a.Ctime.After(n.attr.Ctime) {
-		a = &n.attr // from before what is known
-	} else {
+	// What a call returned that began earlier counts if its change time says so.
+	if seq >= n.seq || a.Ctime.After(n.attr.Ctime) {
 		least, most := f.cfg.Times.RegMin, f.cfg.Times.RegMax
 		if n.typ == blockstore.TypeDir {
 			least, most = f.cfg.Times.DirMin, f.cfg.Times.DirMax

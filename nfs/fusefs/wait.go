@@ -38,7 +38,7 @@ type op struct {
 
 // begin starts an operation with an identity; cancel is closed by a signal to the caller. The
 // caller calls end.
-func (f *FS) begin(what opcode, cancel <-chan struct{}, identity context.Context) *op {
+func (f *FS) begin(identity context.Context, what opcode, cancel <-chan struct{}) *op {
 	o := &op{ended: make(chan struct{}), stat: &f.stats.ops[what], start: time.Now()}
 	o.ctx, o.cancel = context.WithCancelCause(identity)
 	o.watch = time.AfterFunc(watchAfter, func() { o.wait(cancel, signalTime) })
@@ -49,7 +49,7 @@ func (f *FS) begin(what opcode, cancel <-chan struct{}, identity context.Context
 }
 
 // beginWait is begin for an operation that waits for other users: a signal ends it at once.
-func (f *FS) beginWait(what opcode, cancel <-chan struct{}, identity context.Context) *op {
+func (f *FS) beginWait(identity context.Context, what opcode, cancel <-chan struct{}) *op {
 	o := &op{ended: make(chan struct{}), stat: &f.stats.ops[what], start: time.Now()}
 	o.ctx, o.cancel = context.WithCancelCause(identity)
 	o.watch = time.AfterFunc(0, func() { o.wait(cancel, 0) })

@@ -34,7 +34,7 @@ func (f *FS) xattr(cancel <-chan struct{}, h *fuse.InHeader, name string, get bo
 	case short == "":
 		return fuse.EINVAL
 	}
-	o := f.begin(opXattr, cancel, f.identity(h))
+	o := f.begin(f.identity(h), opXattr, cancel)
 	return o.end(do(o.ctx, f.nodes.get(h.NodeId), short))
 }
 
@@ -61,7 +61,7 @@ func (f *FS) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, des
 
 // ListXAttr implements fuse.RawFileSystem.
 func (f *FS) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) (n uint32, st fuse.Status) {
-	o := f.begin(opXattr, cancel, f.identity(h))
+	o := f.begin(f.identity(h), opXattr, cancel)
 	names, err := f.c.ListXattrs(o.ctx, f.nodes.get(h.NodeId).handle)
 	if err == nil {
 		var list []byte

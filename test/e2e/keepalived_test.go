@@ -44,7 +44,8 @@ func (k *keepalived) write(t *testing.T) {
 	}
 	ctl := filepath.Join(binDir, "rstorectl") + " --quiet --control " + k.n.control + " status"
 	start := fmt.Sprintf("#!/bin/sh\n%s >>%s/log 2>&1 &\necho $! >%[2]s/pid\n"+
-		"until %s >/dev/null 2>&1; do sleep 0.05; done\n", strings.Join(args, " "), k.dir, ctl)
+		"until %s >/dev/null 2>&1; do kill -0 $(cat %[2]s/pid) || exit 1; sleep 0.05; done\n",
+		strings.Join(args, " "), k.dir, ctl)
 	stop := fmt.Sprintf("#!/bin/sh\n[ ! -e %s/pid ] || kill $* $(cat %[1]s/pid) 2>/dev/null\nexit 0\n", k.dir)
 	settings := fmt.Sprintf("START=%s/start\nSTOP=%[1]s/stop\nKILL='%[1]s/stop -9'\nSTATUS='%s'\nMARK=%[1]s/mark\n",
 		k.dir, ctl)
