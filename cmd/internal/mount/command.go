@@ -26,7 +26,7 @@ import (
 
 // Commands returns the commands.
 func Commands(g *cli.Globals) []*cobra.Command {
-	return []*cobra.Command{mountCommand(g), umountCommand(g), mountsCommand(g)}
+	return []*cobra.Command{mountCommand(g), umountCommand(), mountsCommand(g)}
 }
 
 // HelperArgs returns the arguments of the command for those that mount(8) gives to the program

@@ -124,7 +124,8 @@ var table = []option{
 	{"retry", "MINUTES", number(0, 1<<20, func(o *options, n uint64) { o.retry = time.Duration(n) * time.Minute })},
 	{"fg", "", flag(func(o *options) { o.bg = false })},
 	{"bg", "", flag(func(o *options) { o.bg = true })},
-	{"vers", "VERSION", version}, {"nfsvers", "VERSION", version},
+	{"vers", "VERSION", version},
+	{"nfsvers", "VERSION", version},
 	{"proto", "rdma|tcp", transport},
 	{"rdma", "", func(o *options, _ string) error { return transport(o, "rdma") }},
 	{"tcp", "", func(o *options, _ string) error { return transport(o, "tcp") }},
@@ -138,7 +139,8 @@ var table = []option{
 	{"cert", "FILE", func(o *options, v string) error { o.tls.Cert = v; return nil }},
 	{"key", "FILE", func(o *options, v string) error { o.tls.Key = v; return nil }},
 	{"provider", "auto|soft|verbs", func(o *options, v string) error { return o.dial.Provider.Set(v) }},
-	{"clientaddr", "ADDRESS", source}, {"source", "ADDRESS", source},
+	{"clientaddr", "ADDRESS", source},
+	{"source", "ADDRESS", source},
 	{"pkey", "KEY", func(o *options, v string) (err error) {
 		o.dial.PKey, err = config.ParsePKey(v)
 		return err

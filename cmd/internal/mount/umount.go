@@ -18,7 +18,7 @@ import (
 // endTime bounds how long umount waits for the process of the mount to write what is left.
 const endTime = 15 * time.Second
 
-func umountCommand(g *cli.Globals) *cobra.Command {
+func umountCommand() *cobra.Command {
 	var force, lazy bool
 	c := &cobra.Command{
 		Use: "umount DIR...", Short: "Unmount directories that rstorectl has mounted", Args: cli.Args(cobra.MinimumNArgs(1)),
