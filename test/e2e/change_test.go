@@ -57,7 +57,7 @@ func TestPlanAndApply(t *testing.T) {
 			}
 		}
 	}
-	code(0, []string{"what runs is what the configuration says"}, "drift")
+	code(0, []string{"the running exports and ports are those of"}, "drift")
 
 	ctx := t.Context()
 	clients := map[string]*client.Client{"tcp": d.client("tcp"), "rdma": d.client("rdma")}
@@ -137,5 +137,5 @@ func TestPlanAndApply(t *testing.T) {
 	write(false, "nonsense: 1\n")
 	code(1, []string{`key "nonsense" is unknown`}, "plan", file)
 	code(0, []string{"applied as number 4"}, "apply", "--configuration", "--yes")
-	code(0, []string{"what runs is what the configuration says"}, "drift")
+	code(0, []string{"the running exports and ports are those of"}, "drift")
 }

@@ -2,10 +2,12 @@ package e2e
 
 import (
 	"encoding/json"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -86,37 +88,52 @@ func TestControlFromOtherHosts(t *testing.T) {
 	}
 }
 
-// TestControlNeedsAuthority: the server does not start without the authority of clients'
-// certificates, or with one that cannot be read.
+// TestControlNeedsAuthority: without the authority of clients' certificates the server does not
+// start. With one that cannot be read nobody controls it from other hosts, and it says so.
 func TestControlNeedsAuthority(t *testing.T) {
 	dir, ca := t.TempDir(), newAuthority(t)
 	cert, key := ca.issue("127.0.0.1")
-	addr := loopback().String()
 	for _, tc := range []struct {
-		args []string
-		code int
-		want string
+		args  []string
+		start bool
+		want  string
 	}{
-		{[]string{"--control-tls-certificate", cert, "--control-tls-key", key}, 78, "client_ca"},
-		{[]string{"--control-tls-client-ca", cert}, 78, "certificate and key"},
+		{[]string{"--control-tls-certificate", cert, "--control-tls-key", key}, false, "client_ca"},
+		{[]string{"--control-tls-client-ca", cert}, false, "certificate and key"},
 		{
 			[]string{"--control-tls-certificate", cert, "--control-tls-key", key, "--control-tls-client-ca", key},
-			1,
-			"has no certificates",
+			true, "has no certificates",
 		},
-		{[]string{
-			"--control-tls-certificate", cert, "--control-tls-key", key, "--control-tls-client-ca",
-			filepath.Join(dir, "none.pem"),
-		}, 1, "none.pem"},
+		{
+			[]string{
+				"--control-tls-certificate", cert, "--control-tls-key", key, "--control-tls-client-ca",
+				filepath.Join(dir, "none.pem"),
+			}, true, "none.pem",
+		},
 	} {
-		c := exec.Command(filepath.Join(binDir, "rstored"), append([]string{
-			"--control-tls-listen", addr + ":9048", "--state-dir", filepath.Join(dir, "state"), "--control",
-			filepath.Join(dir, "c"),
-			"--rdma-listen", "", "--tcp-listen", addr + ":2049",
-		}, tc.args...)...)
-		out, _ := c.CombinedOutput()
-		if c.ProcessState.ExitCode() != tc.code || !strings.Contains(string(out), tc.want) {
-			t.Errorf("%q: exit code %d\n%s", tc.args, c.ProcessState.ExitCode(), out)
+		at := loopback().String() + ":9048"
+		d := &daemon{
+			t: t, addr: loopback(), export: dir, state: t.TempDir(), control: filepath.Join(t.TempDir(), "c"),
+			program: filepath.Join(binDir, "rstored"), args: append([]string{"--control-tls-listen", at}, tc.args...),
 		}
+		code, said := d.tryStart()
+		if !tc.start {
+			if code != 78 || !strings.Contains(said, tc.want) {
+				t.Errorf("%q: exit code %d\n%s", tc.args, code, said)
+			}
+			continue
+		}
+		if code != 0 {
+			t.Errorf("%q: exit code %d\n%s", tc.args, code, said)
+			continue
+		}
+		if out := d.ctl("status"); !strings.Contains(out, tc.want) {
+			t.Errorf("%q: the status says nothing of it:\n%s", tc.args, out)
+		}
+		if c, err := net.Dial("tcp", at); err == nil {
+			_ = c.Close()
+			t.Errorf("%q: somebody listens for other hosts", tc.args)
+		}
+		d.stop(syscall.SIGTERM)
 	}
 }

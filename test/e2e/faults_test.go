@@ -449,7 +449,7 @@ func TestFaultConfig(t *testing.T) {
 	h := file(t, c, "f")
 	for _, bad := range []struct{ name, file, text, says string }{
 		{"setting", conf, good + "no_such_setting: 1\n", "no_such_setting"},
-		{"yaml", conf, good + "\tlog_level: [\n", "yaml: line"},
+		{"yaml", conf, good + "\tlog_level: [\n", "this is not YAML"},
 		{"value", conf, "exports_file: " + table + "\nlog_level: loud\n", "loud"},
 		{"option", table, dir + " *(ro)\n/srv *(rw,no_such_option)\n", table + ":2"},
 		{"empty", conf, "", ""}, // nothing wrong with that one: what it had is gone
