@@ -25,7 +25,7 @@ func packages(t *testing.T, version string, more ...string) string {
 	temporary = append(temporary, dir)
 	cmd := exec.Command("make", append([]string{
 		"packages", "VERSION=" + version, "OUT=" + dir, "ARCHES=" + runtime.GOARCH,
-		"RDMA=yes",
+		"FORMATS=deb rpm", "RDMA=yes",
 	}, more...)...)
 	cmd.Dir = root
 	if b, err := cmd.CombinedOutput(); err != nil {

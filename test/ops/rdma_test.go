@@ -193,7 +193,7 @@ func TestPackageRDMA(t *testing.T) {
 		load(t, apt+"remove rstored-rdma")
 		serves(c, "v1.1.0", "/usr/sbin/rstored")
 		if s := c.run(
-			"ls -d /usr/lib/rstored /usr/lib/systemd/system/rstored*.service.d/rdma.conf 2>/dev/null; true"); s != "" {
+			"ls -d /usr/lib/rstored/rdma /usr/lib/systemd/system/rstored*.service.d/rdma.conf 2>/dev/null; true"); s != "" {
 			t.Errorf("left over: %s", s)
 		}
 	})

@@ -20,7 +20,8 @@ import (
 )
 
 // unserved lists the exports and ports of a configuration that a start could not serve now. It goes
-// on without them, and tries them again. Ports that a running daemon serves are not tried.
+// on without them, and tries them again. Ports that a running daemon serves are not tried: it frees
+// them when it takes the new configuration.
 func unserved(ctx context.Context, cfg *config.Config) (list []string) {
 	for _, e := range cfg.Exports {
 		if e.Type != config.TypePosix {
@@ -51,7 +52,7 @@ func unserved(ctx context.Context, cfg *config.Config) (list []string) {
 	} {
 		for _, a := range t.addrs {
 			at, err := config.ParseListen(a)
-			if err != nil || slices.Contains(own, endpointName("tcp", at.Addr, at.Port)) {
+			if err != nil || own.tcp[at.Port] {
 				continue
 			}
 			network, where := "tcp", netip.AddrPortFrom(at.Addr, at.Port).String()
@@ -81,7 +82,7 @@ func unserved(ctx context.Context, cfg *config.Config) (list []string) {
 // unservedRDMA tries the addresses that a listener over RDMA stands for, as far as devices in user
 // space would serve them.
 func unservedRDMA(
-	ctx context.Context, cfg *config.Config, name string, at config.Listen, own []string,
+	ctx context.Context, cfg *config.Config, name string, at config.Listen, own endpoints,
 ) (list []string) {
 	host, kind := provider.System(), provider.Kind(cfg.RDMAProvider)
 	if at.Provider != "" {
@@ -107,7 +108,7 @@ func unservedRDMA(
 			list = append(list, fmt.Sprintf("port rdma %s: %v", name, err))
 			continue
 		case c.Kind != provider.Soft, at.Any() && a.IsLoopback() && host.RXE() != "",
-			slices.Contains(own, endpointName("rdma", a, at.Port)):
+			own.rdma[a.Unmap()]:
 			continue
 		}
 		l, err := new(net.ListenConfig).ListenPacket(ctx, "udp", netip.AddrPortFrom(a, wire.Port).String())
@@ -120,33 +121,35 @@ func unservedRDMA(
 	return list
 }
 
-// running are the addresses that the daemon at a control socket serves, if there is one.
-func running(ctx context.Context, socket string) (own []string) {
+// endpoints are what a daemon has: ports of TCP, on whichever addresses, and addresses of RDMA
+// devices in user space, for whichever service ports.
+type endpoints struct {
+	tcp  map[uint16]bool
+	rdma map[netip.Addr]bool
+}
+
+// running is what the daemon at a control socket has, if there is one.
+func running(ctx context.Context, socket string) endpoints {
+	own := endpoints{map[uint16]bool{}, map[netip.Addr]bool{}}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	ports, err := control.Dial(socket).Ports(ctx)
 	if err != nil {
-		return nil
+		return own
 	}
 	for _, p := range ports {
-		kind := "tcp"
-		if len(p.Devices) > 0 {
-			kind = "rdma"
-		}
 		for _, a := range p.Addresses {
-			if at, err := netip.ParseAddrPort(a); err == nil {
-				own = append(own, endpointName(kind, at.Addr(), at.Port()))
+			at, err := netip.ParseAddrPort(a)
+			switch {
+			case err != nil:
+			case len(p.Devices) > 0:
+				own.rdma[at.Addr().Unmap()] = true
+			default:
+				own.tcp[at.Port()] = true
 			}
 		}
 	}
 	return own
-}
-
-func endpointName(kind string, a netip.Addr, port uint16) string {
-	if !a.IsValid() || a.IsUnspecified() {
-		return fmt.Sprintf("%s *:%d", kind, port)
-	}
-	return fmt.Sprintf("%s %v:%d", kind, a.Unmap(), port)
 }
 
 // plainListen is why an address cannot be listened on.

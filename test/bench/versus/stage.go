@@ -18,8 +18,9 @@ const tests = "test"
 // fileSize is that of the files that are read and written, in bytes.
 const fileSize = 256 << 20
 
-// memorySize bounds the file system in memory.
-const memorySize = "2g"
+// memorySize bounds the file system in memory. The servers keep files open for a while that were
+// removed behind their back.
+const memorySize = "4g"
 
 // namespaces are what the stage has for itself. As its first process it takes all
 // others with it when it ends. Who is not root is root in a namespace of users, as far as
