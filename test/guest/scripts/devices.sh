@@ -3,7 +3,7 @@ ctl() { /run/host/rstorectl "$@"; }
 await programs
 is "what init has made" "$(ctl device list | $B awk 'NR == 2 { print $1, $2, $3, $4, $5 }')" "rxe0 1 rdma_rxe Ethernet ACTIVE"
 ctl device show rxe0
-refused "is no kind" ctl device add ib eth0
+refused "unknown kind of soft device" ctl device add ib eth0
 refused "has such a device" ctl device add rxe eth0
 refused "no network interface" ctl device add rxe eth7
 refused "no RDMA device" ctl device show rxe7
