@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rstored/rstored/blockstore"
 	"golang.org/x/sys/unix"
 )
 
@@ -87,10 +88,10 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestReadAhead reads a file that is not in memory.
-func TestReadAhead(t *testing.T) {
-	f, s := openTemp(t, Options{})
-	const size = 16 << 20
+// coldFile makes a file whose data is on the disk and not in memory, and returns a mapping of it. It
+// skips the test on a file system that has no disk, such as tmpfs.
+func coldFile(t *testing.T, f *FS, s *site, size int) (blockstore.Handle, []byte) {
+	t.Helper()
 	h := dataFile(t, f, size)
 	_, err := f.Commit(nil, h, 0, 0)
 	must(t, err)
@@ -100,10 +101,18 @@ func TestReadAhead(t *testing.T) {
 	must(t, unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED))
 	mem, err := unix.Mmap(int(file.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
 	must(t, err)
-	defer unix.Munmap(mem)
+	t.Cleanup(func() { _ = unix.Munmap(mem) })
 	if resident(mem, mem[:1]) {
 		t.Skip("the file system keeps it in memory")
 	}
+	return h, mem
+}
+
+// TestReadAhead reads a file that is not in memory.
+func TestReadAhead(t *testing.T) {
+	f, s := openTemp(t, Options{})
+	const size = 16 << 20
+	h, _ := coldFile(t, f, s, size)
 	p := make([]byte, 1<<20)
 	read := func(off uint64) {
 		t.Helper()

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
-	"golang.org/x/sys/unix"
 )
 
 // TestWillNeed: the kernel is asked for the range, up to the end of the file, and for no more than
@@ -61,19 +60,7 @@ func TestWillNeed(t *testing.T) {
 func TestWillNeedReads(t *testing.T) {
 	f, s := openTemp(t, Options{})
 	const size = 1 << 20
-	h := dataFile(t, f, size)
-	_, err := f.Commit(nil, h, 0, 0)
-	must(t, err)
-	file, err := os.Open(filepath.Join(s.dir, "data"))
-	must(t, err)
-	defer file.Close()
-	must(t, unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED))
-	mem, err := unix.Mmap(int(file.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
-	must(t, err)
-	defer unix.Munmap(mem)
-	if resident(mem, mem[:1]) {
-		t.Skip("the file system keeps it in memory")
-	}
+	h, mem := coldFile(t, f, s, size)
 	takes, err := f.WillNeed(nil, h, 0, size/2)
 	if err != nil || !takes {
 		t.Fatal(takes, err)

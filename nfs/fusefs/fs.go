@@ -66,7 +66,7 @@ type Config struct {
 // FS is a mounted directory. Its exported methods but Mount's are those of fuse.RawFileSystem,
 // for the kernel. All may be called from any goroutine.
 type FS struct {
-	fuse.RawFileSystem // answers ENOSYS to what is not implemented
+	fuse.RawFileSystem // answers IOCTL, STATX and TMPFILE with ENOSYS
 
 	cfg    Config
 	c      *client.Client

@@ -193,3 +193,78 @@ func TestKeepalived(t *testing.T) {
 	}
 	l.verify()
 }
+
+// TestHAScript: a start that waits, as for the lease of the other node, ends when the node loses the
+// address, and what keepalived said last counts.
+func TestHAScript(t *testing.T) {
+	dir := t.TempDir()
+	script, err := filepath.Abs(filepath.Join("..", "..", "deploy", "keepalived", "rstored-ha"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for name, content := range map[string]string{
+		"start":   "#!/bin/sh\necho start >>" + at("did") + "\necho $$ >" + at("pid") + "\n[ -e " + at("free") + " ] || exec sleep 30\n",
+		"stop":    "#!/bin/sh\necho stop >>" + at("did") + "\n[ ! -e " + at("pid") + " ] || kill $(cat " + at("pid") + ")\nexit 0\n",
+		"default": fmt.Sprintf("START=%[1]s/start\nSTOP=%[1]s/stop\nKILL=true\nSTATUS=false\nMARK=%[1]s/mark\n", dir),
+	} {
+		if err := os.WriteFile(at(name), []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(args ...string) *exec.Cmd {
+		t.Helper()
+		c := exec.Command(script, args...)
+		c.Env = append(os.Environ(), "RSTORED_HA_CONFIG="+at("default"))
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	notify := func(state string) *exec.Cmd { return run("notify", "INSTANCE", "rstored", state, "100") }
+	if err := run("check").Wait(); err != nil {
+		t.Errorf("the check of a node without the address: %v", err)
+	}
+	start := notify("MASTER")
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if b, err := os.ReadFile(at("pid")); err == nil && len(b) > 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("nothing was started")
+		}
+	}
+	began := time.Now()
+	if err := notify("BACKUP").Wait(); err != nil {
+		t.Error(err)
+	}
+	if start.Wait() == nil {
+		t.Error("a start that was ended has succeeded")
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the stop waited %v for the start", took)
+	}
+	if _, err := os.Stat(at("mark")); err == nil {
+		t.Error("a node without the address has the mark")
+	}
+	_ = os.Remove(at("pid"))
+	if err := os.WriteFile(at("free"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := notify("MASTER").Wait(); err != nil {
+		t.Error(err)
+	}
+	if run("check").Wait() == nil {
+		t.Error("the check of a daemon that does not answer succeeds")
+	}
+	if err := notify("FAULT").Wait(); err != nil {
+		t.Error(err)
+	}
+	if err := run("check").Wait(); err != nil {
+		t.Errorf("the check after a fault: %v", err)
+	}
+	b, _ := os.ReadFile(at("did"))
+	if did := strings.Fields(string(b)); did[len(did)-1] != "stop" {
+		t.Errorf("done: %q", did)
+	}
+}

@@ -309,7 +309,7 @@ func splitOptions(f string) (word string, opts []string, err error) {
 	return word, strings.Split(list, ","), nil
 }
 
-// Unescape turns \ooo into the byte it names, as exports(5) does.
+// Unescape turns \ooo into the byte it names, as exports(5) and mountinfo of proc(5) have it.
 func Unescape(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {

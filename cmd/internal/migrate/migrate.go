@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/exportsfile"
 )
 
 // Kinds of files.
@@ -37,25 +37,15 @@ const (
 	nestingMax = 20       // blocks in blocks
 )
 
-// Pos is a place in a file.
-type Pos struct {
-	File string
-	Line int // counted from 1
+// Pos is a place in a file, and Error says what is wrong there.
+type (
+	Pos   = exportsfile.Pos
+	Error = exportsfile.Error
+)
+
+func errorAt(p Pos, format string, a ...any) error {
+	return &Error{Pos: p, Err: fmt.Errorf(format, a...)}
 }
-
-func (p Pos) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
-
-// Error says what is wrong, and where.
-type Error struct {
-	Pos
-	Err error
-}
-
-func (e *Error) Error() string { return e.Pos.String() + ": " + e.Err.Error() }
-
-func (e *Error) Unwrap() error { return e.Err }
-
-func errorAt(p Pos, format string, a ...any) error { return &Error{p, fmt.Errorf(format, a...)} }
 
 // Import is the configuration that some files make.
 type Import struct {
@@ -66,8 +56,8 @@ type Import struct {
 	files []string
 	// tables are the export tables that were read.
 	tables map[string]bool
-	// root is in place of / for the files that the configuration names; for tests.
-	root string
+	// table is the export table of the kernel's server.
+	table string
 	// included counts the files that others include, size the bytes of all.
 	included, size int
 }
@@ -76,7 +66,7 @@ type Import struct {
 func New() *Import {
 	c := config.Default()
 	c.StateDir, c.Control = "/", "/" // are not imported
-	return &Import{cfg: c, keys: make(map[string]bool), tables: make(map[string]bool)}
+	return &Import{cfg: c, keys: make(map[string]bool), tables: make(map[string]bool), table: "/etc/exports"}
 }
 
 // Notes are what was not carried over, and what else there is to know, each with its place.
@@ -157,7 +147,7 @@ func (im *Import) include(from Pos, name string) (file string, text []byte, err 
 	}
 	text, err = im.read(name)
 	if err != nil {
-		return name, nil, &Error{from, err}
+		return name, nil, &Error{Pos: from, Err: err}
 	}
 	return name, text, nil
 }
@@ -173,7 +163,7 @@ func (im *Import) exports(file string) error {
 	if err != nil {
 		return err
 	}
-	im.addExports(Pos{file, 1}, list)
+	im.addExports(Pos{File: file, Line: 1}, list)
 	return nil
 }
 
@@ -192,11 +182,9 @@ func (im *Import) addExports(at Pos, list []config.Export) {
 
 // systemExports is the export table of the kernel's server, or empty if there is none.
 func (im *Import) systemExports() string {
-	const table = "/etc/exports"
-	name := path.Join(im.root, table)
-	for _, p := range []string{name, name + ".d"} {
+	for _, p := range []string{im.table, im.table + ".d"} {
 		if _, err := os.Stat(p); err == nil || !errors.Is(err, fs.ErrNotExist) {
-			return name
+			return im.table
 		}
 	}
 	return ""

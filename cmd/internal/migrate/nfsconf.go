@@ -25,7 +25,7 @@ type iniLine struct {
 
 // parseINI reads nfs.conf(5), from a section on, and returns the section at its end.
 func (im *Import) parseINI(file string, text []byte, section string, out *[]iniLine, depth int) (string, error) {
-	pos := Pos{file, 0}
+	pos := Pos{File: file, Line: 0}
 	for raw := range strings.SplitSeq(string(text), "\n") {
 		pos.Line++
 		s := strings.TrimSpace(raw)
@@ -330,7 +330,7 @@ func (c *conf) exports() error {
 	if err != nil {
 		return err
 	}
-	if !gids && rootDir.value == "" && im.root == "" {
+	if !gids && rootDir.value == "" {
 		im.cfg.ExportsFile = table
 		im.set("exports_file")
 		return nil
@@ -344,6 +344,6 @@ func (c *conf) exports() error {
 			e.Clients[j].ManageGIDs = e.Clients[j].ManageGIDs || gids
 		}
 	}
-	im.addExports(Pos{table, 1}, list)
+	im.addExports(Pos{File: table, Line: 1}, list)
 	return nil
 }

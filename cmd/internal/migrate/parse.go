@@ -73,7 +73,7 @@ type source struct {
 
 // parseGanesha reads the blocks of a file and of those that it includes.
 func (im *Import) parseGanesha(file string, text []byte) (*block, error) {
-	p := &parser{im: im, todo: []*source{{pos: Pos{file, 1}, text: text}}}
+	p := &parser{im: im, todo: []*source{{pos: Pos{File: file, Line: 1}, text: text}}}
 	top := new(block)
 	return top, p.body(top, 0)
 }
@@ -166,7 +166,7 @@ func (p *parser) directive(t *token, name string) error {
 	if err != nil {
 		return err
 	}
-	p.todo = append(p.todo, &source{pos: Pos{file, 1}, text: text})
+	p.todo = append(p.todo, &source{pos: Pos{File: file, Line: 1}, text: text})
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/config"
 )
 
 // fstype is the type of these mounts in /proc/self/mountinfo.
@@ -23,23 +24,6 @@ type entry struct {
 	dir, source string
 	minor       uint32 // of the device number
 	user        string // who mounted it, as a number
-}
-
-// unescape replaces \040 and the like, which mountinfo has for spaces, tabs, newlines and
-// backslashes.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 // parseMounts reads the mounts of rstorectl from the text of mountinfo (proc_pid_mountinfo(5)).
@@ -53,7 +37,7 @@ func parseMounts(r io.Reader) (list []entry, err error) {
 		}
 		_, minor, _ := strings.Cut(left[2], ":")
 		n, _ := strconv.ParseUint(minor, 10, 32)
-		e := entry{dir: unescape(left[4]), source: unescape(right[1]), minor: uint32(n)}
+		e := entry{dir: config.Unescape(left[4]), source: config.Unescape(right[1]), minor: uint32(n)}
 		for o := range strings.SplitSeq(right[len(right)-1], ",") {
 			if user, ok := strings.CutPrefix(o, "user_id="); ok {
 				e.user = user
