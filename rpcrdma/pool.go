@@ -78,9 +78,10 @@ const messageShare = 4
 // The least resources of a connection. A connection that cannot have them is refused.
 const (
 	floorCredits = 2
-	// extraReceives are posted beyond the credits (16, or 2 per credit if that is less), for messages
-	// that use no credit (RFC 8166 section 3.3.1), and for the time between the arrival of a reply
-	// and the completion of its SEND, when the client may send again but the buffer is not free.
+	// extraReceives are posted beyond the credits (16, or 2 per credit if that is less). They are for
+	// messages that use no credit (RFC 8166 section 3.3.1). They also bridge the time between the
+	// arrival of a reply and the completion of its SEND: the client may send again then, but the
+	// buffer of the call is not free.
 	extraReceives = 16
 )
 

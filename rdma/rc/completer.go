@@ -97,10 +97,10 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 			return
 		}
 		if q.retry(now) {
-			if n := r.una.Sub(r.backPSN); r.backAt != 0 && n > 0 && n <= stutterStep {
-				r.stutter++
+			if n := r.una.Sub(r.backPSN); r.backAt != 0 && n > 0 && n <= nakRunStep {
+				r.nakRun++
 			} else {
-				r.stutter = 0
+				r.nakRun = 0
 			}
 			r.window.lost(now, r.srtt, r.queued())
 			q.goBack(now)
@@ -131,17 +131,17 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 // loses the rest. Each loss is then right behind the packet that was sent again. Random losses
 // are rarely that close to each other so many times in a row.
 const (
-	stutterStep = 2
-	stutterMax  = 16
+	nakRunStep = 2
+	nakRunMax  = 16
 )
 
-// Stutters reports, once, whether requests are lost as if only the first of several segments
+// LosesSegments reports, once, whether requests are lost as if only the first of several segments
 // arrives.
-func (q *QP) Stutters() bool {
-	if q.req.stutter < stutterMax {
+func (q *QP) LosesSegments() bool {
+	if q.req.nakRun < nakRunMax {
 		return false
 	}
-	q.req.stutter = 0
+	q.req.nakRun = 0
 	return true
 }
 
@@ -215,7 +215,7 @@ func (q *QP) lostResponse(now rdma.Time) {
 	if r.backAt != 0 && r.backPSN == r.una && now-r.backAt < max(2*r.srtt, nakGuard) {
 		return
 	}
-	r.asking.lost(now, r.srtt, r.queued())
+	r.readWindow.lost(now, r.srtt, r.queued())
 	q.goBack(now)
 	r.arm(now)
 }
@@ -268,7 +268,7 @@ func (q *QP) readResponse(now rdma.Time, p *wire.Packet) {
 		q.finish()
 	}
 	q.caughtUp(now)
-	r.asking.grow(1, r.queued())
+	r.readWindow.grow(1, r.queued())
 }
 
 // readAt is atFront for a packet of a READ response. Such a packet acknowledges the requests before

@@ -21,7 +21,7 @@ type Counters struct {
 	RxGhostAck            uint64 // ACK for what was not sent, or is acknowledged already
 	RxStaleResponse       uint64
 	TxNAKSequence         uint64
-	TxReminders           uint64 // of them, those for packets that the peer did not send again
+	TxNAKRepeats          uint64 // of them, those for packets that the peer did not send again
 	PeerStopped           uint64 // peers that did not heed them
 	TxNAKInvalid          uint64
 	TxNAKAccess           uint64

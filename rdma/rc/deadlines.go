@@ -21,14 +21,15 @@ const (
 	rtoKept = 16
 
 	// backGuard is the least time between two retransmissions from the same PSN because of NAKs,
-	// before there is a round-trip time, or with a fixed window. Packets that were in flight at the first cause more NAKs.
+	// before there is a round-trip time, or with a fixed window. Packets that were in flight at
+	// the first one cause more NAKs.
 	backGuard = 500 * rdma.Microsecond
 	// nakGuard is the time after which a packet with AckReq makes the responder send a sequence
 	// NAK again: the first one may have been lost.
 	nakGuard = 500 * rdma.Microsecond
 
-	// leastPeriod: a shortest round trip is remembered for one to two periods.
-	leastPeriod = 10 * rdma.Second
+	// minRTTPeriod: a shortest round trip is used for one to two periods.
+	minRTTPeriod = 10 * rdma.Second
 	// queueTime: a round trip that is longer than the shortest by this much shows a queue.
 	queueTime = 20 * rdma.Microsecond
 	// shortTime: if even the shortest round trip is longer, a standing queue is assumed.
@@ -37,28 +38,28 @@ const (
 
 // timers are the deadlines and the round-trip times of the requester.
 type timers struct {
-	expireAt rdma.Time    // retransmission timeout; 0 = nothing in flight
-	rnrUntil rdma.Time    // nothing is sent before, because of an RNR NAK; 0 = none
-	rto      rdma.Time    // current timeout, with back-off
-	ceiling  rdma.Time    // local ACK timeout
-	srtt     rdma.Time    // smoothed round-trip time (RFC 6298)
-	least    [2]rdma.Time // shortest round trip of this period and of the one before, 0 = none
-	leastAt  rdma.Time    // when this period began
-	rttvar   rdma.Time
-	rttAt    rdma.Time // when the measured packet was sent, 0 = none
-	rttPSN   wire.PSN
-	probing  bool // after a timeout: only the oldest packet is sent until a response arrives
-	backAt   rdma.Time
-	backPSN  wire.PSN
-	stutter  int       // sequence NAKs in a row, each at most stutterStep PSNs after the one before
-	moved    rdma.Time // when una last moved
-	retries  int       // timeouts and sequence NAKs since moved
-	rnrTries int
+	expireAt    rdma.Time    // retransmission timeout; 0 = nothing in flight
+	rnrUntil    rdma.Time    // nothing is sent before, because of an RNR NAK; 0 = none
+	rto         rdma.Time    // current timeout, with back-off
+	ceiling     rdma.Time    // local ACK timeout
+	srtt        rdma.Time    // smoothed round-trip time (RFC 6298)
+	minRTT      [2]rdma.Time // shortest round trip of this period and of the one before, 0 = none
+	minRTTSince rdma.Time    // when this period began
+	rttvar      rdma.Time
+	rttAt       rdma.Time // when the measured packet was sent, 0 = none
+	rttPSN      wire.PSN
+	probing     bool // after a timeout: only the oldest packet is sent until a response arrives
+	backAt      rdma.Time
+	backPSN     wire.PSN
+	nakRun      int       // sequence NAKs in a row, each at most nakRunStep PSNs after the one before
+	progressAt  rdma.Time // when una last moved
+	retries     int       // timeouts and sequence NAKs since progressAt
+	rnrTries    int
 }
 
 // start initializes the timers. Without a local ACK timeout (code 0) the ceiling is rtoCeiling.
 func (t *timers) start(now, ackTimeout rdma.Time) {
-	t.moved = now
+	t.progressAt = now
 	t.ceiling = ackTimeout
 	if t.ceiling == 0 {
 		t.ceiling = rtoCeiling
@@ -77,12 +78,12 @@ func (t *timers) arm(now rdma.Time) { t.expireAt = now + t.rto }
 func (t *timers) measured(now, rtt rdma.Time) {
 	rtt = max(rtt, 1)
 	switch {
-	case t.least[0] == 0:
-		t.least, t.leastAt = [2]rdma.Time{rtt, rtt}, now
-	case now-t.leastAt > leastPeriod:
-		t.least, t.leastAt = [2]rdma.Time{rtt, t.least[0]}, now
+	case t.minRTT[0] == 0:
+		t.minRTT, t.minRTTSince = [2]rdma.Time{rtt, rtt}, now
+	case now-t.minRTTSince > minRTTPeriod:
+		t.minRTT, t.minRTTSince = [2]rdma.Time{rtt, t.minRTT[0]}, now
 	default:
-		t.least[0] = min(t.least[0], rtt)
+		t.minRTT[0] = min(t.minRTT[0], rtt)
 	}
 	if t.srtt == 0 {
 		t.srtt, t.rttvar = rtt, rtt/2
@@ -96,8 +97,8 @@ func (t *timers) measured(now, rtt rdma.Time) {
 // queued reports whether packets seem to wait in a queue of the network, or whether that is
 // unknown.
 func (t *timers) queued() bool {
-	least := min(t.least[0], t.least[1])
-	return t.srtt == 0 || least > shortTime || t.srtt-least > max(least/4, queueTime)
+	rtt := min(t.minRTT[0], t.minRTT[1])
+	return t.srtt == 0 || rtt > shortTime || t.srtt-rtt > max(rtt/4, queueTime)
 }
 
 // base is the timeout without back-off (RFC 6298 section 2).
@@ -127,8 +128,8 @@ func (q *QP) progress(now rdma.Time) {
 		r.rto = max(r.base(), min(r.rto, r.ceiling/rtoKept))
 	}
 	r.window.answered(r.una == r.next)
-	r.asking.answered(r.una == r.next)
-	r.retries, r.rnrTries, r.moved, r.probing = 0, 0, now, false
+	r.readWindow.answered(r.una == r.next)
+	r.retries, r.rnrTries, r.progressAt, r.probing = 0, 0, now, false
 	q.pace(now)
 	if r.una == r.next {
 		r.expireAt = 0
@@ -140,8 +141,8 @@ func (q *QP) progress(now rdma.Time) {
 
 // guard is the least time between two retransmissions from the same PSN because of NAKs.
 func (r *requester) guard() rdma.Time {
-	if least := min(r.least[0], r.least[1]); least != 0 && !r.window.fixed {
-		return least
+	if rtt := min(r.minRTT[0], r.minRTT[1]); rtt != 0 && !r.window.fixed {
+		return rtt
 	}
 	return backGuard
 }
@@ -169,9 +170,8 @@ func (q *QP) Expire(now rdma.Time) {
 	if q.resp.rate.until <= now {
 		q.resp.rate.until = 0
 	}
-	switch q.state {
-	case rdma.StateRTR, rdma.StateRTS, rdma.StateSQD:
-		q.remind(now)
+	if q.serving() {
+		q.repeatNAK(now)
 	}
 	if q.state != rdma.StateRTS && q.state != rdma.StateSQD {
 		return
@@ -204,7 +204,7 @@ func (q *QP) Expire(now rdma.Time) {
 	q.goBack(now)
 	r.probing = true
 	r.window.timedOut()
-	r.asking.timedOut()
+	r.readWindow.timedOut()
 	r.arm(now)
 }
 
@@ -241,7 +241,7 @@ func (q *QP) retry(now rdma.Time) bool {
 	r := &q.req
 	r.retries++
 	budget := rdma.Time(q.attr.RetryCount) * r.ceiling
-	if q.attr.AckTimeout == 0 || r.retries <= int(q.attr.RetryCount) || now-r.moved < budget {
+	if q.attr.AckTimeout == 0 || r.retries <= int(q.attr.RetryCount) || now-r.progressAt < budget {
 		return true
 	}
 	q.n.RetryExceeded++
@@ -250,7 +250,7 @@ func (q *QP) retry(now rdma.Time) bool {
 		narrow = fmt.Sprintf("; it answered before, but no packet with %d bytes of data ever arrived", q.mtu)
 	}
 	q.failRequest(0, rdma.RetryExcErr, fmt.Errorf("%v did not acknowledge for %d ms, after %d retries%s",
-		q.flow.Dst, (now-r.moved)/rdma.Millisecond, r.retries, narrow))
+		q.flow.Dst, (now-r.progressAt)/rdma.Millisecond, r.retries, narrow))
 	return false
 }
 

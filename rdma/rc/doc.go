@@ -26,7 +26,7 @@
 // The files follow the specification: requester.go sends our requests, completer.go handles
 // the responses to them (IBTA 9.7.6), responder.go serves the peer's requests (9.7.4, 9.7.5).
 // deadlines.go has the retransmission timer, window.go, pace.go, rate.go and ecn.go the congestion
-// control, remind.go a workaround for peers that stop.
+// control, nakrepeat.go a workaround for peers that stop.
 //
 // # Memory
 //

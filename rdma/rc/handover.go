@@ -17,7 +17,7 @@ func (q *QP) Quiescent() bool {
 // Snapshot is the state of a quiescent QP, from which another process can continue. It does not
 // have the answered READs and atomics: their memory is not handed over, so a late duplicate of
 // them gets no response.
-// The window of the network, the round-trip times and the reminders are estimates: without them the
+// The window of the network, the round-trip times and the repeated NAKs are estimates: without them the
 // connection is slower at first, and still correct.
 type Snapshot struct {
 	Attr     rdma.QPAttr
@@ -27,15 +27,15 @@ type Snapshot struct {
 	OwesAck  bool // or a NAK
 
 	// Missing says that the peer sent requests up to Known, and that the first of them was lost.
-	// ACKs is the number of acknowledgements to repeat if nothing is missing. See reminder.
+	// ACKs is the number of acknowledgements to repeat if nothing is missing. See nakRepeat.
 	Missing bool
 	Known   wire.PSN
 	ACKs    int
 
 	// Measurements of the network, in nanoseconds and in packets.
-	RTT, RTTVar, Timeout rdma.Time
-	Least                [2]rdma.Time
-	Sending, Asking      SnapshotWindow
+	RTT, RTTVar, Timeout   rdma.Time
+	MinRTT                 [2]rdma.Time
+	SendWindow, ReadWindow SnapshotWindow
 }
 
 // SnapshotWindow is a congestion window.
@@ -48,14 +48,14 @@ func (q *QP) Export() (Snapshot, error) {
 	if !q.Quiescent() {
 		return Snapshot{}, fmt.Errorf("%w: queue pair %d in %v is not quiescent", rdma.ErrBadTransition, q.cfg.Num, q.state)
 	}
-	r, m := &q.req, &q.resp.remind
+	r, m := &q.req, &q.resp.repeat
 	return Snapshot{
 		Attr: q.attr, Next: r.next, Expected: q.resp.epsn, MSN: q.resp.msn,
 		OwesAck: q.resp.ackDue || q.resp.nakDue,
 		Missing: m.on, Known: m.known, ACKs: m.acks,
-		RTT: r.srtt, RTTVar: r.rttvar, Timeout: r.rto, Least: r.least,
-		Sending: SnapshotWindow{r.window.size, r.window.threshold},
-		Asking:  SnapshotWindow{r.asking.size, r.asking.threshold},
+		RTT: r.srtt, RTTVar: r.rttvar, Timeout: r.rto, MinRTT: r.minRTT,
+		SendWindow: SnapshotWindow{r.window.size, r.window.threshold},
+		ReadWindow: SnapshotWindow{r.readWindow.size, r.readWindow.threshold},
 	}, nil
 }
 
@@ -75,18 +75,18 @@ func (q *QP) Import(now rdma.Time, s *Snapshot) error {
 	q.resp.ackDue = s.OwesAck
 	r := &q.req
 	if s.RTT > 0 {
-		r.srtt, r.rttvar, r.least, r.leastAt = s.RTT, max(s.RTTVar, 0), s.Least, now
+		r.srtt, r.rttvar, r.minRTT, r.minRTTSince = s.RTT, max(s.RTTVar, 0), s.MinRTT, now
 		r.rto = min(max(s.Timeout, rtoFloor), max(r.ceiling, rtoInitial))
 	}
 	switch {
 	case s.Missing:
 		q.missing(now, s.Known&wire.PSNMask)
 	case s.ACKs > 0:
-		q.resp.remind.acks = min(s.ACKs, remindACKs)
-		q.remindLater(now)
+		q.resp.repeat.acks = min(s.ACKs, ackRepeats)
+		q.armRepeat(now)
 	}
-	r.window.resume(s.Sending)
-	r.asking.resume(s.Asking)
+	r.window.resume(s.SendWindow)
+	r.readWindow.resume(s.ReadWindow)
 	q.pace(now)
 	return nil
 }

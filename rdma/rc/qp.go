@@ -319,7 +319,7 @@ func (q *QP) Deadline() rdma.Time {
 	switch q.state {
 	case rdma.StateRTS, rdma.StateSQD:
 	case rdma.StateRTR:
-		d := q.resp.remind.at
+		d := q.resp.repeat.at
 		if q.resp.active > 0 {
 			d = rdma.Earlier(d, q.resp.rate.until)
 		}
@@ -327,7 +327,7 @@ func (q *QP) Deadline() rdma.Time {
 	default:
 		return 0
 	}
-	d := rdma.Earlier(q.req.deadline(), q.resp.remind.at)
+	d := rdma.Earlier(q.req.deadline(), q.resp.repeat.at)
 	if q.resp.active > 0 {
 		d = rdma.Earlier(d, q.resp.rate.until)
 	}

@@ -44,15 +44,16 @@ type requester struct {
 	timers
 	pacer
 	window window // of SENDs and RDMA WRITEs
-	asking window // of READ responses
+	// readWindow bounds the packets of READ responses that are requested.
+	readWindow window
 }
 
-// start initializes the requester for the transition to RTS: most packets in flight, and ask
+// start initializes the requester for the transition to RTS: most packets in flight, and mostRead
 // packets of READ responses.
-func (r *requester) start(now rdma.Time, psn wire.PSN, ackTimeout rdma.Time, most, ask int, fixed bool) {
+func (r *requester) start(now rdma.Time, psn wire.PSN, ackTimeout rdma.Time, most, mostRead int, fixed bool) {
 	*r = requester{psn: psn, una: psn, next: psn, ackReqEnd: psn}
 	r.window.start(most, fixed)
-	r.asking.start(ask, fixed)
+	r.readWindow.start(mostRead, fixed)
 	r.timers.start(now, ackTimeout)
 }
 
@@ -82,7 +83,7 @@ func (q *QP) canSend(now rdma.Time) bool {
 	case !e.started && (q.state == rdma.StateSQD || e.wr.Flags&rdma.Fence != 0 && r.reads > 0):
 		return false
 	case e.reads():
-		return r.reads < int(q.attr.MaxRdAtomic) && (r.reads == 0 || q.roomToAsk(e))
+		return r.reads < int(q.attr.MaxRdAtomic) && (r.reads == 0 || q.readWindowHasRoom(e))
 	}
 	return (r.tailProbe || r.inFlight() < r.window.packets()) && !r.paced(now)
 }
@@ -101,13 +102,13 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 		if !e.started && !q.begin(e) {
 			return
 		}
-		again := r.psn.Before(r.next)
-		if again && !r.tailProbe {
+		retransmit := r.psn.Before(r.next)
+		if retransmit && !r.tailProbe {
 			q.n.TxRetransmits++
 		}
 		switch {
 		case e.wr.Op == rdma.OpRead:
-			if again {
+			if retransmit {
 				q.n.ReadReissues++
 			}
 			p := q.packet(wire.ReadRequest, r.psn)
@@ -116,7 +117,7 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 			// be 0: a partial READ request continues where the response stopped (IBTA
 			// 9.4.4).
 			k := int(r.psn.Sub(e.psn))
-			end := k + e.asks(k)
+			end := k + e.responsePackets(k)
 			off := uint32(k * q.mtu)
 			n := min(uint32((end-k)*q.mtu), e.length-off)
 			q.fills(int(n))
@@ -138,7 +139,7 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 			r.readPSNs++
 			q.sent(now, r.psn)
 		default:
-			r.charge(now, q.segment(e, b, again))
+			r.charge(now, q.segment(e, b, retransmit))
 			q.sent(now, r.psn)
 		}
 	}
@@ -193,8 +194,9 @@ const (
 // requests on the wire.
 //
 // The response to one request arrives at the peer's full speed. Smaller requests are the only means
-// of a requester to keep a peer of any make from sending more than the network carries. Retransmissions
-// repeat the same requests, because the responder keeps a state for each (IBTA 9.4.4).
+// of a requester to keep a peer of any make from sending more than the network carries. A
+// retransmission repeats the same requests, because the responder keeps a state for each (IBTA
+// 9.4.4).
 //
 // While the network loses nothing the parts are long: first and last packets of a response are
 // longer than those between, and each change of size ends a run of the peer's segmentation offload.
@@ -202,7 +204,7 @@ const (
 //	READ of e.count packets    |<-- part -->|<-- part -->|<-- part -->|<rest>|
 //	READ requests              ^e.psn       ^            ^            ^
 func (q *QP) readPart() int {
-	a := &q.req.asking
+	a := &q.req.readWindow
 	reads := max(1, int(q.attr.MaxRdAtomic))
 	if !a.limited() {
 		return max(1, a.packets()/min(reads, readsAhead))
@@ -210,22 +212,22 @@ func (q *QP) readPart() int {
 	return max(1, min(max(readPartMin/q.mtu, a.most/windowUnit/(2*reads)), a.packets()/2))
 }
 
-// roomToAsk reports whether the window has room for the READ request or atomic at the cursor. While
-// the network loses nothing, there must be room for the whole response.
-func (q *QP) roomToAsk(e *sqe) bool {
+// readWindowHasRoom reports whether the window has room for the response to the READ request or
+// atomic at the cursor. While the network loses nothing, the whole response must fit.
+func (q *QP) readWindowHasRoom(e *sqe) bool {
 	r := &q.req
-	room := r.asking.packets() - r.readPSNs
+	room := r.readWindow.packets() - r.readPSNs
 	switch {
-	case r.asking.limited() || e.atomic():
+	case r.readWindow.limited() || e.atomic():
 		return room > 0
 	case e.started:
-		return room >= e.asks(int(r.psn.Sub(e.psn)))
+		return room >= e.responsePackets(int(r.psn.Sub(e.psn)))
 	}
 	return room >= min(q.packets(e.length), q.readPart())
 }
 
-// asks is the number of response packets of the READ request that begins at packet k.
-func (e *sqe) asks(k int) int { return min(e.part-k%e.part, e.count-k) }
+// responsePackets is the number of response packets of the READ request that begins at packet k.
+func (e *sqe) responsePackets(k int) int { return min(e.part-k%e.part, e.count-k) }
 
 // sent moves the cursor behind the packet or READ request whose last PSN is last. It starts the
 // round-trip measurement, never with a retransmission (Karn). The timer runs from the oldest packet
@@ -275,7 +277,7 @@ var (
 
 // segment sends the packet at the cursor of a SEND or RDMA WRITE, and returns the length of its
 // payload. All packets but the last carry exactly the path MTU (IBTA 9.7.4.1.6).
-func (q *QP) segment(e *sqe, b *wire.Batch, again bool) int {
+func (q *QP) segment(e *sqe, b *wire.Batch, retransmit bool) int {
 	r := &q.req
 	k := int(r.psn.Sub(e.psn))
 	off := uint32(k * q.mtu)
@@ -304,7 +306,8 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) int {
 	// AckReq at the end of a message unless its ACK may be delayed, four times per window, and in
 	// the last packet that the window allows: nothing else could be sent until an ACK arrives.
 	interval := min(ackInterval, max(1, r.window.packets()/4))
-	if last && (again || !q.delays(e)) || r.sinceAckReq >= interval || r.inFlight()+1 >= r.window.packets() || r.probing {
+	if last && (retransmit || !q.delays(e)) || r.probing ||
+		r.sinceAckReq >= interval || r.inFlight()+1 >= r.window.packets() {
 		p.AckReq, r.sinceAckReq, r.delayed = true, 0, 0
 	} else if last {
 		r.delayed++
@@ -316,9 +319,9 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) int {
 	q.put(b, p, q.gather(e.sgl, off, n))
 	if e.wr.Volatile != nil {
 		d := &b.D[len(b.D)-1]
-		d.Volatile, d.Again = e.wr.Volatile, again
+		d.Volatile, d.Retransmit = e.wr.Volatile, retransmit
 	}
-	if !again {
+	if !retransmit {
 		if write {
 			q.n.TxBytesWrite += uint64(n)
 		} else {

@@ -36,8 +36,8 @@ func (q *QP) duplicate(now rdma.Time, p *wire.Packet) {
 		}
 		return
 	}
-	if r.remind.on {
-		q.remindLater(now)
+	if r.repeat.on {
+		q.armRepeat(now)
 	}
 	for i := range r.resources {
 		h := &r.resources[i]
@@ -102,14 +102,14 @@ func (q *QP) transmitResponses(now rdma.Time, b *wire.Batch, budget int) int {
 		r.active = 0
 	}
 	if (r.nakDue || r.ackDue) && budget > 0 && !b.Full() {
-		if r.remind.due && r.nakDue && budget > 1 && b.Room() > 1 {
+		if r.repeat.due && r.nakDue && budget > 1 && b.Room() > 1 {
 			// rdma_rxe ignores a second NAK for a PSN unless an ACK came in between.
 			p := q.packet(wire.Acknowledge, r.epsn.Add(-1))
 			p.AETH = wire.AETH{Syndrome: wire.SyndromeAck, MSN: r.msn}
 			q.put(b, p, nil)
 			budget--
 		}
-		r.remind.due = false
+		r.repeat.due = false
 		p := q.packet(wire.Acknowledge, r.epsn.Add(-1))
 		p.AETH = wire.AETH{Syndrome: wire.SyndromeAck, MSN: r.msn}
 		if r.nakDue {
@@ -130,7 +130,7 @@ const ackSpan = 16
 // are missing, because the peer may wait for it.
 func (q *QP) OwesAck(now rdma.Time) bool {
 	r := &q.resp
-	return r.ackDue && !r.nakDue && !r.remind.on && r.active == 0 && !q.cnp.due && q.state == rdma.StateRTS &&
+	return r.ackDue && !r.nakDue && !r.repeat.on && r.active == 0 && !q.cnp.due && q.state == rdma.StateRTS &&
 		r.epsn.Sub(r.acked) < ackSpan && !q.canSend(now)
 }
 

@@ -46,7 +46,7 @@ type responder struct {
 	gap       bool // a NAK for epsn was sent, and epsn has not arrived
 	gapSent   rdma.Time
 	ahead     wire.PSN // of the last packet behind the gap
-	remind    reminder
+	repeat    nakRepeat
 	// notReady: an RNR NAK was sent, and the packet that it refused has not arrived again. The
 	// peer retransmits by itself after the RNR timer.
 	notReady bool
@@ -75,8 +75,8 @@ func (r *responder) start(psn wire.PSN, depth int) {
 	*r = responder{epsn: psn, acked: psn, resources: make([]resource, depth)}
 }
 
-// againGuard is the least time between two NAKs for the same PSN.
-const againGuard = 20 * rdma.Microsecond
+// nakInterval is the least time between two NAKs for the same PSN.
+const nakInterval = 20 * rdma.Microsecond
 
 // nakWith makes a NAK due. If another NAK is due already, this one is dropped: its cause repeats
 // if it matters.
@@ -109,7 +109,7 @@ func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 		q.missing(now, p.PSN)
 		// The NAK is sent again if the PSN is not after that of the last such packet: the peer
 		// went back, and its retransmission of epsn was lost too.
-		back := r.gap && !p.PSN.After(r.ahead) && now-r.gapSent > againGuard
+		back := r.gap && !p.PSN.After(r.ahead) && now-r.gapSent > nakInterval
 		r.ahead = p.PSN
 		if !r.gap || back || p.AckReq && now-r.gapSent > nakGuard {
 			r.gap, r.gapSent = true, now
@@ -188,7 +188,7 @@ func (q *QP) rnr(now rdma.Time, psn wire.PSN) {
 	q.summary.TxRNR.add(syndrome, psn)
 	r := &q.resp
 	r.gap, r.gapSent, r.ahead = true, now, psn // the packets in flight behind it need no NAK
-	r.notReady, r.remind = true, reminder{}
+	r.notReady, r.repeat = true, nakRepeat{}
 	r.nakWith(syndrome, psn)
 }
 

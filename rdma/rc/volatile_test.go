@@ -30,8 +30,8 @@ func TestVolatile(t *testing.T) {
 			for i := range p.batch.D {
 				d := &p.batch.D[i]
 				psn := wire.PSN(uint32(d.Hdr[9])<<16 | uint32(d.Hdr[10])<<8 | uint32(d.Hdr[11]))
-				if psn < 7+40 && (d.Volatile != own || d.Again != again(psn)) || psn >= 7+40 && d.Volatile != nil {
-					t.Errorf("packet %d: owner %v, again %v", psn, d.Volatile, d.Again)
+				if psn < 7+40 && (d.Volatile != own || d.Retransmit != again(psn)) || psn >= 7+40 && d.Volatile != nil {
+					t.Errorf("packet %d: owner %v, again %v", psn, d.Volatile, d.Retransmit)
 				}
 				n++
 			}

@@ -22,7 +22,7 @@ func (s *shard) touch(q *qp) {
 //	1  connections       events of the connection manager
 //	2  harvest           completions go from the engines to the completion queues
 //	3  watch             events of the queue pair: SQ drained, last WQE reached
-//	4  Stutters          the loss pattern of wrong segments goes to the link
+//	4  LosesSegments     the loss pattern of wrong segments goes to the link
 //	5  setTimer          the deadline of the engine
 //	6  ready or owing    packets to send, or an ACK that may wait
 //	7  failed            the end of a connection, after its completions
@@ -38,7 +38,7 @@ func (s *shard) settle() {
 		q.harvest()
 		state := q.rc.State()
 		q.watch(state, state == rdma.StateSQD && q.rc.Drained())
-		if q.rc.Stutters() {
+		if q.rc.LosesSegments() {
 			s.suspectSegments(q)
 		}
 		s.setTimer(q)

@@ -11,8 +11,7 @@ type Datagram struct {
 	Payload    [][]byte
 	PayloadLen int
 	Pad        uint8
-	// Again marks a retransmission.
-	Again bool
+	Retransmit bool // the packet was sent before
 	// Volatile is that of the work request, see rdma.Volatile and link.Own.
 	Volatile Volatile
 	// BadICRC makes the link send a wrong ICRC, so that the receiver drops the packet.

@@ -23,7 +23,7 @@ func (t *sender) settle(d []wire.Datagram) (volatile bool) {
 	for i := range d {
 		switch p := &d[i]; {
 		case p.Volatile == nil:
-		case p.Again:
+		case p.Retransmit:
 			t.copy(p)
 		default:
 			volatile = true

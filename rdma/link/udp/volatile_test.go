@@ -122,7 +122,7 @@ func TestVolatilePayload(t *testing.T) {
 				p := wire.Packet{Op: wire.WriteMiddle, PSN: wire.PSN(i), PKey: wire.DefaultPKey}
 				batch.Add(f, &p, [][]byte{m.mem[i*page : (i+1)*page]})
 				d := &batch.D[i]
-				d.Volatile, d.Again = m, c.again
+				d.Volatile, d.Retransmit = m, c.again
 			}
 			if c.before != nil {
 				if err := c.before(m); err != nil {

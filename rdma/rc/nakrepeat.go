@@ -21,38 +21,38 @@ var ErrPeerStopped = errors.New("the peer has stopped sending its requests")
 // and NAK while something is missing. If that does not help it ends the connection, and the peer
 // reconnects within seconds.
 const (
-	// remindLeast is the least silence before a reminder. remindRounds round trips must have
-	// passed too, or remindFar if there is no round-trip time because we send no requests.
-	remindLeast  = rdma.Millisecond
-	remindFar    = 100 * rdma.Millisecond
-	remindRounds = 4
-	// remindMost bounds the time between two reminders, which grows by half each time.
-	remindMost = 512 * rdma.Millisecond
-	// remindStop is the silence that ends the connection. Every working peer has retransmitted by
-	// then, after a dozen reminders.
-	remindStop = 3 * rdma.Second
-	// A PSN more than remindSpan beyond epsn starts no reminders. An attacker who guesses the QP
+	// nakRepeatMin is the least silence before a repetition. nakRepeatRounds round trips must have
+	// passed too, or nakRepeatNoRTT if there is no round-trip time because we send no requests.
+	nakRepeatMin    = rdma.Millisecond
+	nakRepeatNoRTT  = 100 * rdma.Millisecond
+	nakRepeatRounds = 4
+	// nakRepeatMax bounds the time between two repetitions, which grows by half each time.
+	nakRepeatMax = 512 * rdma.Millisecond
+	// nakRepeatEnd is the silence that ends the connection. Every working peer has retransmitted by
+	// then, after a dozen repetitions.
+	nakRepeatEnd = 3 * rdma.Second
+	// A PSN more than nakRepeatSpan beyond epsn starts no repetitions. An attacker who guesses the QP
 	// number but not the PSN must not be able to end the connection.
-	remindSpan = 1024
-	// remindACKs is how often the ACK of a duplicate is repeated. A duplicate shows that an ACK was
+	nakRepeatSpan = 1024
+	// ackRepeats is how often the ACK of a duplicate is repeated. A duplicate shows that an ACK was
 	// lost. The repeated ACK may be lost too, and an rdma_rxe whose requester has failed sends
 	// only one duplicate.
-	remindACKs = 8
+	ackRepeats = 8
 )
 
-// reminder is the state of the reminders.
+// nakRepeat is the state of the repetition of NAKs and ACKs.
 //
-//	gap        wait          1.5 wait        2.25 wait         remindStop after the last packet
+//	gap        wait          1.5 wait        2.25 wait         nakRepeatEnd after the last packet
 //	 |----------|---------------|----------------|---- ... -----------|
 //	NAK      ACK, NAK        ACK, NAK         ACK, NAK         the connection ends
 //
-// A packet of the peer restarts the silence. When known has arrived, reminding ends.
-type reminder struct {
+// A packet of the peer restarts the silence. When known has arrived, the repetition ends.
+type nakRepeat struct {
 	on    bool      // request packets are missing
 	known wire.PSN  // the last PSN that the peer is known to have sent
 	last  rdma.Time // when the last request packet arrived
-	at    rdma.Time // of the next reminder
-	wait  rdma.Time // time between the last reminder and the next
+	at    rdma.Time // of the next repetition
+	wait  rdma.Time // time between the last repetition and the next
 	due   bool      // an ACK goes before the NAK
 	acks  int       // ACKs to repeat, if nothing is missing
 }
@@ -60,74 +60,75 @@ type reminder struct {
 // missing handles a request packet that is out of sequence.
 func (q *QP) missing(now rdma.Time, psn wire.PSN) {
 	r := &q.resp
-	m := &r.remind
-	if r.notReady || psn.Sub(r.epsn) > remindSpan {
+	m := &r.repeat
+	if r.notReady || psn.Sub(r.epsn) > nakRepeatSpan {
 		return
 	}
 	if !m.on || psn.After(m.known) {
 		m.on, m.known, m.acks = true, psn, 0
 	}
-	q.remindLater(now)
+	q.armRepeat(now)
 }
 
 // repeated handles a duplicate request packet.
 func (q *QP) repeated(now rdma.Time) {
-	if m := &q.resp.remind; !m.on {
-		m.acks = remindACKs
+	if m := &q.resp.repeat; !m.on {
+		m.acks = ackRepeats
 	}
-	q.remindLater(now)
+	q.armRepeat(now)
 }
 
 // arrived handles an expected request packet.
 func (q *QP) arrived(now rdma.Time) {
-	m := &q.resp.remind
+	m := &q.resp.repeat
 	if !m.on {
-		*m = reminder{}
+		*m = nakRepeat{}
 		return
 	}
 	if m.known.Before(q.resp.epsn) {
-		*m = reminder{}
+		*m = nakRepeat{}
 		return
 	}
-	q.remindLater(now)
+	q.armRepeat(now)
 }
 
-// remindLater sets the first reminder. Its delay gives the peer time to retransmit without it.
-func (q *QP) remindLater(now rdma.Time) {
-	m := &q.resp.remind
-	m.wait = remindFar
+// armRepeat sets the time of the first repetition. Until then the peer has time to retransmit by
+// itself.
+func (q *QP) armRepeat(now rdma.Time) {
+	m := &q.resp.repeat
+	m.wait = nakRepeatNoRTT
 	if t := &q.req.timers; t.srtt != 0 {
-		m.wait = min(max(remindLeast, remindRounds*(t.srtt+t.rttvar)), remindMost)
+		m.wait = min(max(nakRepeatMin, nakRepeatRounds*(t.srtt+t.rttvar)), nakRepeatMax)
 	}
 	m.last, m.at, m.due = now, now+m.wait, false
 }
 
-// remind makes the next reminder due, if it is time.
-func (q *QP) remind(now rdma.Time) {
+// repeatNAK makes the next repetition due, if it is time.
+func (q *QP) repeatNAK(now rdma.Time) {
 	r := &q.resp
-	m := &r.remind
+	m := &r.repeat
 	switch {
 	case m.at == 0 || now < m.at:
 		return
 	case !m.on:
 		r.ackDue = true
 		if m.acks--; m.acks == 0 {
-			*m = reminder{}
+			*m = nakRepeat{}
 			return
 		}
-		m.wait = min(m.wait+m.wait/2, remindMost)
+		m.wait = min(m.wait+m.wait/2, nakRepeatMax)
 		m.at = now + m.wait
 		return
 	}
-	if silent := now - m.last; silent >= remindStop {
+	if silent := now - m.last; silent >= nakRepeatEnd {
 		q.n.PeerStopped++
 		q.fail(fmt.Errorf("%w: %v sent up to PSN %d, was repeatedly asked for PSN %d, and has sent nothing for %d ms",
 			ErrPeerStopped, q.flow.Dst, m.known, r.epsn, silent/rdma.Millisecond))
 		return
 	}
-	m.wait = min(m.wait+m.wait/2, remindMost)
-	m.at = min(now+m.wait, m.last+remindStop)
-	q.n.TxReminders++
+	m.wait = min(m.wait+m.wait/2, nakRepeatMax)
+	m.at = min(now+m.wait, m.last+nakRepeatEnd)
+	q.n.TxNAKRepeats++
 	q.n.TxNAKSequence++
 	q.summary.TxNAK.add(wire.NAKSequence, r.epsn)
 	r.gap, r.gapSent = true, now

@@ -38,30 +38,30 @@ func (x *rxe) hear(psn int, nak bool) (sends []int) {
 }
 
 const (
-	remindStart = 0xfffff0 // PSNs wrap in the test
+	repeatStart = 0xfffff0 // PSNs wrap in the test
 )
 
-// remindWorld is a QP of ours whose peer is an rxe.
-type remindWorld struct {
+// repeatWorld is a QP of ours whose peer is an rxe.
+type repeatWorld struct {
 	t     *testing.T
 	p     *pair
 	x     rxe
 	rnd   *rand.Rand
 	loss  float64
-	wire  []remindFlight
+	wire  []repeatFlight
 	delay rdma.Time
 	naks  int
 	acks  int
 }
 
-type remindFlight struct {
+type repeatFlight struct {
 	at  rdma.Time
 	psn int // of a request to us, from 0
 }
 
-func newRemindWorld(t *testing.T, seed uint64, total int) *remindWorld {
-	w := &remindWorld{
-		t: t, p: newPair(t, 1024, remindStart-1, 1<<16), rnd: rand.New(rand.NewPCG(seed, 2)),
+func newRepeatWorld(t *testing.T, seed uint64, total int) *repeatWorld {
+	w := &repeatWorld{
+		t: t, p: newPair(t, 1024, repeatStart-1, 1<<16), rnd: rand.New(rand.NewPCG(seed, 2)),
 		delay: 20 * rdma.Microsecond,
 	}
 	w.x.total = total
@@ -72,25 +72,25 @@ func newRemindWorld(t *testing.T, seed uint64, total int) *remindWorld {
 	return w
 }
 
-func (w *remindWorld) send(psns ...int) {
+func (w *repeatWorld) send(psns ...int) {
 	for _, n := range psns {
 		w.x.next = max(w.x.next, n+1)
 		if w.loss == 0 || w.rnd.Float64() >= w.loss {
-			w.wire = append(w.wire, remindFlight{w.p.now + w.delay, n})
+			w.wire = append(w.wire, repeatFlight{w.p.now + w.delay, n})
 		}
 	}
 }
 
-func (w *remindWorld) packet(n int) *wire.Packet {
+func (w *repeatWorld) packet(n int) *wire.Packet {
 	q := w.p.s[0].q
 	return &wire.Packet{
-		Op: wire.SendOnly, AckReq: true, PKey: wire.DefaultPKey, DestQPN: q.Num(), PSN: wire.PSN(remindStart).Add(n),
+		Op: wire.SendOnly, AckReq: true, PKey: wire.DefaultPKey, DestQPN: q.Num(), PSN: wire.PSN(repeatStart).Add(n),
 		Payload: []byte("call"), Src: q.flow.Dst, Dst: q.flow.Src,
 	}
 }
 
 // step moves to the next thing that happens, and reports false if there is none.
-func (w *remindWorld) step() bool {
+func (w *repeatWorld) step() bool {
 	q := w.p.s[0].q
 	for q.HasWork(w.p.now) {
 		w.p.batch.Reset()
@@ -101,7 +101,7 @@ func (w *remindWorld) step() bool {
 			if err := p.Parse(append(raw, 0, 0, 0, 0)); err != nil || p.Op != wire.Acknowledge {
 				w.t.Fatalf("sent %v, %v", p.Op, err)
 			}
-			psn := int(p.PSN.Sub(wire.PSN(remindStart)))
+			psn := int(p.PSN.Sub(wire.PSN(repeatStart)))
 			nak := p.AETH.Syndrome == wire.NAKSequence
 			if nak {
 				w.naks++
@@ -138,10 +138,10 @@ func (w *remindWorld) step() bool {
 	return true
 }
 
-// TestReminders: one packet of four is lost. The peer sends it alone and stops; it is got going
+// TestNAKRepeats: one packet of four is lost. The peer sends it alone and stops; it is got going
 // again within milliseconds, and asked for nothing once it has sent all.
-func TestReminders(t *testing.T) {
-	w := newRemindWorld(t, 1, 4)
+func TestNAKRepeats(t *testing.T) {
+	w := newRepeatWorld(t, 1, 4)
 	w.x.next = 1 // packet 0 is lost
 	w.send(1, 2, 3)
 	start := w.p.now
@@ -153,19 +153,19 @@ func TestReminders(t *testing.T) {
 	if d := w.p.now - start; d > 20*rdma.Millisecond {
 		t.Errorf("it took %d ms", d/rdma.Millisecond)
 	}
-	if c := w.p.s[0].q.Counters(); c.TxReminders == 0 || c.TxReminders > 6 || c.PeerStopped != 0 {
-		t.Errorf("%d reminders", c.TxReminders)
+	if c := w.p.s[0].q.Counters(); c.TxNAKRepeats == 0 || c.TxNAKRepeats > 6 || c.PeerStopped != 0 {
+		t.Errorf("%d repeated NAKs", c.TxNAKRepeats)
 	}
 	if at := w.p.s[0].q.Deadline(); at != 0 {
 		t.Errorf("a deadline at %d with nothing missing", at)
 	}
 }
 
-// TestRemindersAfterHandover: another process goes on with the queue pair while a packet is
+// TestNAKRepeatsAfterHandover: another process goes on with the queue pair while a packet is
 // missing. It asks the peer, which has stopped, as the first would have done.
-func TestRemindersAfterHandover(t *testing.T) {
+func TestNAKRepeatsAfterHandover(t *testing.T) {
 	for after := range 12 { // steps of the world
-		w := newRemindWorld(t, 1, 4)
+		w := newRepeatWorld(t, 1, 4)
 		w.x.next = 1 // packet 0 is lost
 		w.send(1, 2, 3)
 		start := w.p.now
@@ -196,11 +196,11 @@ func TestRemindersAfterHandover(t *testing.T) {
 	}
 }
 
-// TestRemindersOverALossyWire: with packets lost both ways such a peer gets everything through,
+// TestNAKRepeatsOverALossyWire: with packets lost both ways such a peer gets everything through,
 // without a connection that ends and without a long silence.
-func TestRemindersOverALossyWire(t *testing.T) {
+func TestNAKRepeatsOverALossyWire(t *testing.T) {
 	for _, seed := range seeds(t, 200) {
-		w := newRemindWorld(t, seed, 60)
+		w := newRepeatWorld(t, seed, 60)
 		w.loss = []float64{0.02, 0.05}[seed%2]
 		last, most := w.p.now, rdma.Time(0)
 		for got := 0; ; {
@@ -223,7 +223,7 @@ func TestRemindersOverALossyWire(t *testing.T) {
 				t.Fatalf("seed %d: %v after %d messages", seed, q.Err(), got)
 			}
 		}
-		if most > remindStop/2 {
+		if most > nakRepeatEnd/2 {
 			t.Errorf("seed %d: nothing for %d ms", seed, most/rdma.Millisecond)
 		}
 	}
@@ -232,45 +232,45 @@ func TestRemindersOverALossyWire(t *testing.T) {
 // TestPeerStopped: a peer that does not go on is given up after seconds, not before, and was asked
 // no more often than that takes.
 func TestPeerStopped(t *testing.T) {
-	w := newRemindWorld(t, 1, 4)
+	w := newRepeatWorld(t, 1, 4)
 	w.x.stuck = true
 	w.send(1, 2)
 	start := w.p.now
 	for w.step() {
 	}
 	q := w.p.s[0].q
-	if d := w.p.now - start; q.State() != rdma.StateErr || !errors.Is(q.Err(), ErrPeerStopped) || d < remindStop ||
-		d > remindStop+rdma.Second {
+	if d := w.p.now - start; q.State() != rdma.StateErr || !errors.Is(q.Err(), ErrPeerStopped) || d < nakRepeatEnd ||
+		d > nakRepeatEnd+rdma.Second {
 		t.Errorf("%v, %v after %d ms", q.State(), q.Err(), d/rdma.Millisecond)
 	}
 	if !strings.Contains(q.Err().Error(), "192.0.2.2") {
 		t.Errorf("%v", q.Err())
 	}
-	if c := q.Counters(); c.PeerStopped != 1 || c.TxReminders < 8 || c.TxReminders > 24 || w.acks > 24 || w.naks > 25 {
-		t.Errorf("%d reminders, %d ACKs, %d NAKs", c.TxReminders, w.acks, w.naks)
+	if c := q.Counters(); c.PeerStopped != 1 || c.TxNAKRepeats < 8 || c.TxNAKRepeats > 24 || w.acks > 24 || w.naks > 25 {
+		t.Errorf("%d repeated NAKs, %d ACKs, %d NAKs", c.TxNAKRepeats, w.acks, w.naks)
 	}
 }
 
-// TestNoReminders: who is told to wait, or is far away, or is no peer at all, is not reminded.
-func TestNoReminders(t *testing.T) {
+// TestNoRepeats: who is told to wait, or is far away, or is no peer at all, gets no repeated NAK.
+func TestNoRepeats(t *testing.T) {
 	t.Run("not ready", func(t *testing.T) {
-		w := newRemindWorld(t, 1, 0)
+		w := newRepeatWorld(t, 1, 0)
 		w.send(0, 1, 2) // no receive is posted
 		for w.step() {
 		}
-		if c := w.p.s[0].q.Counters(); c.TxRNR != 1 || c.TxReminders != 0 || w.p.s[0].q.State() != rdma.StateRTS {
-			t.Errorf("%d RNR NAKs, %d reminders", c.TxRNR, c.TxReminders)
+		if c := w.p.s[0].q.Counters(); c.TxRNR != 1 || c.TxNAKRepeats != 0 || w.p.s[0].q.State() != rdma.StateRTS {
+			t.Errorf("%d RNR NAKs, %d repeated NAKs", c.TxRNR, c.TxNAKRepeats)
 		}
 	})
 	t.Run("a sequence number that was guessed", func(t *testing.T) {
-		w := newRemindWorld(t, 1, 4)
-		for _, n := range []int{remindSpan + 1, 1 << 20, 1<<23 - 1} {
+		w := newRepeatWorld(t, 1, 4)
+		for _, n := range []int{nakRepeatSpan + 1, 1 << 20, 1<<23 - 1} {
 			w.send(n)
 		}
 		for w.step() {
 		}
-		if c := w.p.s[0].q.Counters(); c.TxReminders != 0 || w.p.s[0].q.State() != rdma.StateRTS {
-			t.Errorf("%d reminders, %v", c.TxReminders, w.p.s[0].q.Err())
+		if c := w.p.s[0].q.Counters(); c.TxNAKRepeats != 0 || w.p.s[0].q.State() != rdma.StateRTS {
+			t.Errorf("%d repeated NAKs, %v", c.TxNAKRepeats, w.p.s[0].q.Err())
 		}
 	})
 	t.Run("a long way", func(t *testing.T) {
@@ -297,8 +297,8 @@ func TestNoReminders(t *testing.T) {
 			}
 		}
 		p.until(10*rdma.Second, func() bool { return len(p.s[0].sent) == 11 })
-		if c := p.s[1].q.Counters(); c.TxReminders != 0 || c.TxNAKSequence == 0 {
-			t.Errorf("%d reminders, %d NAKs", c.TxReminders, c.TxNAKSequence)
+		if c := p.s[1].q.Counters(); c.TxNAKRepeats != 0 || c.TxNAKSequence == 0 {
+			t.Errorf("%d repeated NAKs, %d NAKs", c.TxNAKRepeats, c.TxNAKSequence)
 		}
 	})
 }
@@ -307,7 +307,7 @@ func TestNoReminders(t *testing.T) {
 // few times, as it may be lost too and the peer may ask no more, and not once the peer goes on.
 func TestRepeatedACKs(t *testing.T) {
 	for _, goesOn := range []bool{false, true} {
-		w := newRemindWorld(t, 1, 3)
+		w := newRepeatWorld(t, 1, 3)
 		w.send(0, 1)
 		for w.step() {
 		}
@@ -322,7 +322,7 @@ func TestRepeatedACKs(t *testing.T) {
 		for w.step() {
 		}
 		q := w.p.s[0].q
-		least, most := 1+remindACKs, 1+remindACKs
+		least, most := 1+ackRepeats, 1+ackRepeats
 		if goesOn {
 			least, most = 2, 3
 		}
