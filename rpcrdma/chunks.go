@@ -27,9 +27,9 @@ func (s *slot) queue() {
 	c.order++
 	s.order = c.order
 	if s.fetching > 0 {
-		c.fetch.push(s)
+		c.memWaitReads.push(s)
 	} else {
-		c.admit.push(s)
+		c.memWait.push(s)
 	}
 }
 
@@ -93,7 +93,7 @@ func (s *slot) plan() error {
 // other.
 //
 //	there is memory                       blocks are allocated
-//	there is none                         the ticket waits in the pool's queue
+//	there is none                         the allocation waits in the queue of Memory
 //	another slot of the connection waits  the slot waits behind it
 //	the connection has its share          the slot waits for a call of the connection
 func (s *slot) reserve() bool {
@@ -103,12 +103,12 @@ func (s *slot) reserve() bool {
 		n += alignUp(s.chunks[i].n + xdr.Pad(s.chunks[i].n))
 	}
 	need := blockSize(n) + blockSize(s.roomLen)
-	p, t := c.l.pool, &c.ticket
+	p, t := c.l.pool, &c.allocation
 	var ok bool
 	switch {
 	case c.waiting == s:
 		ok = p.claim(t)
-	case c.waiting != nil: // another call of the connection waits with the ticket
+	case c.waiting != nil: // another call of the connection waits with the allocation
 	case c.bulkHeld > 0 && c.bulkHeld+need > p.ceiling(c.l.cfg.ConnMemory):
 		// The connection has its share. A call of its own that completes pumps it again.
 	default:

@@ -62,20 +62,20 @@ type Client struct {
 	inlineOut int // longest message to the server
 	inlineIn  int // longest message from it
 
-	credits  int // last grant
-	inflight int // calls without a reply, including those that were given up
-	calls    map[uint32]*exchange
-	orphans  map[uint32]struct{} // XIDs of calls that were given up; their credit is still in use
-	waiting  exchangeQueue       // calls that wait for a credit or for room in the queues
-	sendFree []int               // unused send buffers; a buffer is in use until its SEND completes
-	answers  [][]byte            // replies to calls of the server that wait for a send buffer
-	sends    []rdma.SGE
-	recvs    []rdma.SGE
-	repost   []rdma.RecvWR
-	wcs      [64]rdma.WC
-	hdr      Header         // scratch: of the message being handled
-	wr       [1]rdma.SendWR // scratch: being posted
-	sge      [1]rdma.SGE    // scratch: of wr
+	credits   int // last grant
+	inflight  int // calls without a reply, including those that were given up
+	calls     map[uint32]*exchange
+	abandoned map[uint32]struct{} // XIDs of calls that were given up; their credit is still in use
+	waiting   exchangeQueue       // calls that wait for a credit or for room in the queues
+	sendFree  []int               // unused send buffers; a buffer is in use until its SEND completes
+	answers   [][]byte            // replies to calls of the server that wait for a send buffer
+	sends     []rdma.SGE
+	recvs     []rdma.SGE
+	repost    []rdma.RecvWR
+	wcs       [64]rdma.WC
+	hdr       Header         // scratch: of the message being handled
+	wr        [1]rdma.SendWR // scratch: being posted
+	sge       [1]rdma.SGE    // scratch: of wr
 }
 
 var nextLoop atomic.Uint32 // distributes the clients of a process over the loops
@@ -87,7 +87,7 @@ func Dial(ctx context.Context, dev rdma.Device, remote netip.AddrPort, cfg Clien
 	c := &Client{
 		dev: dev, cfg: cfg.withDefaults().within(rdma.LimitsOf(dev)), lim: rdma.LimitsOf(dev),
 		peer: remote.String(), loop: loops[int(nextLoop.Add(1))%len(loops)], noWindows: rpc.ForDMABufs(ctx),
-		ended: make(chan struct{}), credits: 1, calls: make(map[uint32]*exchange), orphans: make(map[uint32]struct{}),
+		ended: make(chan struct{}), credits: 1, calls: make(map[uint32]*exchange), abandoned: make(map[uint32]struct{}),
 	}
 	c.xid.Store(rand.Uint32())
 	if y, ok := c.loop.(rdma.Yielder); ok {

@@ -53,22 +53,22 @@ type serverConn struct {
 	owned    int   // receives that are posted or hold a call
 	received bool  // a message has arrived: pages of the receives are resident
 	throttle throttle
-	stall    stall
+	watchdog watchdog
 	active   int // slots between the receive and the completion of the reply
 	serving  int // slots in the handler
 
-	// Calls that need bulk memory wait in one of two queues: fetch if they have Read chunks,
-	// admit otherwise. order numbers the calls of both in their order of arrival. pull has the
-	// calls with memory whose RDMA READs are not all posted.
-	admit, fetch, pull slotQueue
-	order              uint64
-	bulkHeld           int    // bytes of bulk memory of all slots, rounded up to blocks
-	depth              int    // RDMA READs that may be in flight (initiator depth)
-	readsFree          int    // of these, how many are not in flight
-	reading            int    // bytes of RDMA READs in flight
-	ticket             ticket // the place in the queue for bulk memory
-	waiting            *slot  // the slot that waits with ticket; nil if none does
-	countedUser        bool   // the pool counts the connection as a user of bulk memory
+	// Calls that need bulk memory wait in one of two queues: memWaitReads if they have Read
+	// chunks, memWait otherwise. order numbers the calls of both in their order of arrival.
+	// readQueue has the calls with memory whose RDMA READs are not all posted.
+	memWait, memWaitReads, readQueue slotQueue
+	order                            uint64
+	bulkHeld                         int        // bytes of bulk memory of all slots, rounded up to blocks
+	depth                            int        // RDMA READs that may be in flight (initiator depth)
+	readsFree                        int        // of these, how many are not in flight
+	reading                          int        // bytes of RDMA READs in flight
+	allocation                       allocation // the place in the queue for bulk memory
+	waiting                          *slot      // the slot that waits with allocation; nil if none does
+	countedUser                      bool       // the pool counts the connection as a user of bulk memory
 
 	sqFree int // free entries of the send queue, those of RDMA READs apart
 	// repliesInFlight are replies whose SEND has not completed. Their buffers are not posted.
@@ -153,7 +153,7 @@ func makeConn(
 	}
 	c.ords.Store(int64(depth))
 	c.creditsNow.Store(1)
-	c.ticket.wake = func() { c.loop.Submit(c.pump) }
+	c.allocation.wake = func() { c.loop.Submit(c.pump) }
 	n := receives(cfg.Credits)
 	c.mem = l.pool.block(&l.pool.recvBlocks, n*cfg.Inline)
 	if c.mem == nil {
@@ -161,7 +161,7 @@ func makeConn(
 		return nil, l.noMemory()
 	}
 	c.throttle.init(c)
-	c.stall.c = c
+	c.watchdog.c = c
 	// A half-open connection has few receives. Anybody can ask for one, so it must cost little.
 	c.slots, c.recvs = make([]*slot, 0, c.owned), make([]rdma.SGE, 0, c.owned)
 	for range c.owned {
@@ -327,7 +327,7 @@ func (c *serverConn) end() {
 	}
 	c.dead, c.closed = true, true
 	c.probe.stop()
-	c.stall.stop()
+	c.watchdog.stop()
 	c.throttle.stop()
 	c.cancelWait()
 	c.conn.Close() // from here on the device uses no buffer of ours

@@ -10,7 +10,8 @@
 //
 // header.go has the messages. On the server a message arrives in slot.receive; slot.plan, reserve
 // and nextRead fetch its Read chunks, dispatch calls the handler, and answer (reply.go) sends the
-// results. On the client exchange.go has the whole way of a call.
+// results. memory.go and allocate.go have the memory of all connections. On the client exchange.go
+// has the whole way of a call, and clientreceive.go what the server sends.
 //
 // # A READ and a WRITE
 //

@@ -30,7 +30,7 @@ func (c *Client) start(x *exchange) {
 // in use until the server has answered (RFC 8166 section 3.3.1).
 //
 //	the call waits to be sent        it leaves the queue
-//	the call was sent                its memory is closed, and its XID becomes an orphan
+//	the call was sent                its memory is closed, and its XID becomes an abandoned call
 //	its reply waits for invalidation nothing: finish follows when its windows are invalidated
 func (c *Client) giveUp(x *exchange, why error) {
 	switch {
@@ -41,7 +41,7 @@ func (c *Client) giveUp(x *exchange, why error) {
 	default:
 		c.retire(x)
 		delete(c.calls, x.xid)
-		c.orphans[x.xid] = struct{}{}
+		c.abandoned[x.xid] = struct{}{}
 	}
 	x.finish(why)
 }
@@ -107,7 +107,7 @@ func (c *Client) expose(x *exchange, b []byte, access rdma.Access) (Segment, err
 // ends then.
 func (c *Client) send(x *exchange) {
 	_, known := c.calls[x.xid]
-	if _, orphan := c.orphans[x.xid]; known || orphan {
+	if _, abandoned := c.abandoned[x.xid]; known || abandoned {
 		x.finish(ErrXIDInUse)
 		return
 	}

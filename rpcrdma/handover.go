@@ -84,12 +84,12 @@ func (c *serverConn) postponeQueued() {
 	}
 	c.cancelWait()
 	for {
-		q, a, f := &c.admit, c.admit.head, c.fetch.head
+		q, a, f := &c.memWait, c.memWait.head, c.memWaitReads.head
 		if a == nil && f == nil {
 			return
 		}
 		if a == nil || f != nil && f.order < a.order {
-			q = &c.fetch
+			q = &c.memWaitReads
 		}
 		s := q.head
 		q.pop()

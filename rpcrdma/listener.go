@@ -48,10 +48,10 @@ type Listener struct {
 	// paused: connections postpone what arrives, see Pause.
 	paused bool
 	gone   sync.Cond // a connection ended
-	// orphaned: the device was closed before the Listener. Handlers may still use the memory and
+	// deviceClosed: the device was closed before the Listener. Handlers may still use the memory and
 	// no completion will report their end, so it is never unmapped.
-	orphaned bool
-	finished chan struct{} // closed when Close has done its work
+	deviceClosed bool
+	finished     chan struct{} // closed when Close has done its work
 }
 
 // rejectConsumer is the CM reject reason "consumer reject" (IBTA 12.6.7.2, code 28).
@@ -177,9 +177,9 @@ func (l *Listener) end(ctx context.Context, first func(*serverConn)) error {
 			return errors.Join(err, fmt.Errorf("rpcrdma: %d connections still have calls in progress after %v", n, closeTime))
 		}
 	}
-	orphaned := l.orphaned
+	deviceClosed := l.deviceClosed
 	l.mu.Unlock()
-	if orphaned {
+	if deviceClosed {
 		return err
 	}
 	l.settle()
@@ -208,8 +208,8 @@ func (l *Listener) settle() {
 func (l *Listener) each(fn func(*serverConn)) {
 	for c := range l.conns {
 		if !c.loop.Submit(func() { fn(c) }) {
-			delete(l.conns, c) // the loop has ended, and the connection with it,
-			l.orphaned = true  // but a handler may still serve its calls
+			delete(l.conns, c)    // the loop has ended, and the connection with it,
+			l.deviceClosed = true // but a handler may still serve its calls
 		}
 	}
 }

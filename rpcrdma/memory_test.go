@@ -31,7 +31,7 @@ func TestMemory(t *testing.T) {
 	type member struct {
 		credits, owned int
 		held           [][]byte
-		tick           *ticket
+		alloc          *allocation
 	}
 	for seed := range uint64(30) {
 		rnd := rand.New(rand.NewPCG(seed, 7))
@@ -41,7 +41,7 @@ func TestMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		var in []*member
-		var line []*ticket // who waits, as it should be
+		var line []*allocation // who waits, as it should be
 		check := func(what string) {
 			t.Helper()
 			var credits, owned, held int
@@ -51,8 +51,8 @@ func TestMemory(t *testing.T) {
 				for _, b := range c.held {
 					held += blockSize(len(b))
 				}
-				if c.tick != nil && c.tick.have {
-					held += blockSize(len(c.tick.a)) + blockSize(len(c.tick.b))
+				if c.alloc != nil && c.alloc.have {
+					held += blockSize(len(c.alloc.a)) + blockSize(len(c.alloc.b))
 				}
 			}
 			st := m.Stats(inline)
@@ -74,9 +74,9 @@ func TestMemory(t *testing.T) {
 		leave := func(i int) {
 			c := in[i]
 			in = slices.Delete(in, i, i+1)
-			if c.tick != nil {
-				line = slices.DeleteFunc(line, func(w *ticket) bool { return w == c.tick })
-				m.cancel(c.tick)
+			if c.alloc != nil {
+				line = slices.DeleteFunc(line, func(w *allocation) bool { return w == c.alloc })
+				m.cancel(c.alloc)
 			}
 			for _, b := range c.held {
 				m.free(b)
@@ -122,17 +122,17 @@ func TestMemory(t *testing.T) {
 				}
 			case 6, 7:
 				switch {
-				case c.tick == nil:
-					w := &ticket{n: rnd.IntN(1 << 21), m: rnd.IntN(1 << 20), wake: func() {}}
-					c.tick = w
+				case c.alloc == nil:
+					w := &allocation{n: rnd.IntN(1 << 21), m: rnd.IntN(1 << 20), wake: func() {}}
+					c.alloc = w
 					if m.allocBoth(w) {
 						w.have = true
 					} else {
 						line = append(line, w)
 					}
-				case m.claim(c.tick):
-					c.held = append(c.held, c.tick.a, c.tick.b)
-					c.tick = nil
+				case m.claim(c.alloc):
+					c.held = append(c.held, c.alloc.a, c.alloc.b)
+					c.alloc = nil
 				}
 			default:
 				for _, b := range c.held {
@@ -155,15 +155,15 @@ func TestMemory(t *testing.T) {
 		for progress := true; progress; {
 			progress = false
 			for _, c := range in {
-				if c.tick != nil && m.claim(c.tick) {
-					m.free(c.tick.a)
-					m.free(c.tick.b)
-					c.tick, progress = nil, true
+				if c.alloc != nil && m.claim(c.alloc) {
+					m.free(c.alloc.a)
+					m.free(c.alloc.b)
+					c.alloc, progress = nil, true
 				}
 			}
 		}
 		for _, c := range in {
-			if c.tick != nil {
+			if c.alloc != nil {
 				t.Fatalf("seed %d: somebody waits for ever", seed)
 			}
 		}

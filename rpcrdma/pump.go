@@ -87,7 +87,7 @@ func (c *serverConn) complete(wc *rdma.WC) {
 			c.arrived(index, int(wc.ByteLen))
 		}
 	case idRead:
-		c.stall.progress = true
+		c.watchdog.progress = true
 		c.readsFree++
 		c.reading -= int(wc.ByteLen)
 		c.slots[index].fetched(int(wc.ByteLen))
@@ -95,7 +95,7 @@ func (c *serverConn) complete(wc *rdma.WC) {
 		// The SEND is the last request of a reply and the only one signaled. Its completion
 		// covers the RDMA WRITEs before it, so all memory of the call is free.
 		s := c.slots[index]
-		c.stall.progress = true
+		c.watchdog.progress = true
 		c.sqFree += s.posted
 		c.repliesInFlight--
 		if s.final {
@@ -106,11 +106,11 @@ func (c *serverConn) complete(wc *rdma.WC) {
 	}
 }
 
-// cancelWait removes the connection's ticket from the queue for bulk memory.
+// cancelWait removes the connection's allocation from the queue for bulk memory.
 func (c *serverConn) cancelWait() {
 	if c.waiting != nil {
 		c.waiting = nil
-		c.l.pool.cancel(&c.ticket)
+		c.l.pool.cancel(&c.allocation)
 		c.count()
 	}
 }
@@ -118,7 +118,7 @@ func (c *serverConn) cancelWait() {
 // pump does all work that has become possible: it posts replies that waited for room in the send
 // queue, reserves memory for waiting calls, posts RDMA READs and posts receives.
 //  1. replies that wait for room         they free memory and buffers
-//  2. calls that wait for memory         admit and fetch, in the order of nextQueue
+//  2. calls that wait for memory         memWait and memWaitReads, by nextQueue
 //  3. RDMA READs                         one list
 //  4. receives                           one list
 func (c *serverConn) pump() {
@@ -135,7 +135,7 @@ func (c *serverConn) pump() {
 		s := q.head
 		q.pop()
 		if s.fetching > 0 {
-			c.pull.push(s)
+			c.readQueue.push(s)
 			c.takeReads()
 		} else {
 			s.dispatch()
@@ -183,29 +183,29 @@ func (c *serverConn) mayReply(n int) bool {
 
 // nextQueue returns the queue to serve next, or nil.
 //
-// The call that waits for memory with the ticket goes first: it may own its memory already, and
+// The call that waits for memory with the allocation goes first: it may own its memory already, and
 // no other call can use that. Otherwise the call that arrived first goes first.
 //
 // A call with Read chunks gets memory only when its first RDMA READ can be posted. So few blocks
 // are in use at a time, the same blocks are used again, and they stay in the processor's caches.
 //
 //	state                                          served next
-//	a slot waits with the ticket                   its queue
-//	fetch has the older call, an RDMA READ can     fetch
-//	be posted, and no earlier call has unposted ones
-//	admit has a call                               admit
+//	a slot waits with the allocation               its queue
+//	memWaitReads has the older call, an RDMA READ  memWaitReads
+//	can be posted, and readQueue is empty
+//	memWait has a call                             memWait
 //	else                                           none, until a completion
 func (c *serverConn) nextQueue() *slotQueue {
-	a, f := c.admit.head, c.fetch.head
+	a, f := c.memWait.head, c.memWaitReads.head
 	switch {
 	case c.waiting != nil && c.waiting == f:
-		return &c.fetch
+		return &c.memWaitReads
 	case c.waiting != nil:
-		return &c.admit
-	case f != nil && (a == nil || f.order < a.order) && c.pull.head == nil && c.mayRead():
-		return &c.fetch
+		return &c.memWait
+	case f != nil && (a == nil || f.order < a.order) && c.readQueue.head == nil && c.mayRead():
+		return &c.memWaitReads
 	case a != nil:
-		return &c.admit
+		return &c.memWait
 	}
 	return nil
 }
@@ -218,9 +218,9 @@ func (c *serverConn) mayRead() bool {
 
 // takeReads collects the RDMA READs that may be posted now.
 func (c *serverConn) takeReads() {
-	for s := c.pull.head; s != nil && c.mayRead(); s = c.pull.head {
+	for s := c.readQueue.head; s != nil && c.mayRead(); s = c.readQueue.head {
 		if !s.nextRead() {
-			c.pull.pop()
+			c.readQueue.pop()
 		}
 	}
 }
@@ -231,7 +231,7 @@ func (c *serverConn) startReads() {
 	if len(c.readWRs) == 0 || c.dead {
 		return
 	}
-	c.stall.start()
+	c.watchdog.start()
 	c.readsFree -= len(c.readWRs)
 	if err := c.conn.QP().PostSend(c.readWRs); err != nil {
 		c.fail(errReadFailed, fmt.Errorf("posting RDMA READs: %w", err))

@@ -41,18 +41,18 @@ func (s *slot) lkey(b []byte) (uint32, error) {
 	return mr.LKey(), nil
 }
 
-// filler fills the segments of a chunk, in order, with RDMA WRITEs. It checks the length before it
+// chunkWriter fills the segments of a chunk, in order, with RDMA WRITEs. It checks the length before it
 // adds a WRITE: a WRITE beyond the client's memory would end the connection.
-type filler struct {
+type chunkWriter struct {
 	s     *slot
 	chunk Chunk
 	i     int    // segment
 	used  uint32 // bytes of it
 }
 
-// put adds RDMA WRITEs of b to the next segments. The WRITEs refer to b: it must not change before
+// addWrites adds RDMA WRITEs of b to the next segments. The WRITEs refer to b: it must not change before
 // the SEND of the reply has completed.
-func (f *filler) put(b []byte) error {
+func (f *chunkWriter) addWrites(b []byte) error {
 	key, err := f.s.lkey(b)
 	if err != nil {
 		return err
@@ -79,9 +79,9 @@ func (f *filler) put(b []byte) error {
 	return nil
 }
 
-// done turns the chunk into the one that the reply returns: each length becomes the number of bytes
+// setLengths turns the chunk into the one that the reply returns: each length becomes the number of bytes
 // written, 0 for unused segments (RFC 8166 section 3.4.6).
-func (f *filler) done() {
+func (f *chunkWriter) setLengths() {
 	for i := range f.chunk {
 		switch {
 		case i == f.i:
@@ -190,11 +190,11 @@ func (s *slot) fillWrites() (inline int, err error) {
 		if len(r.Data) > writes[i].Len() {
 			return 0, errChunkTooSmall
 		}
-		f := filler{s: s, chunk: writes[i]}
-		if err := f.put(r.Data); err != nil {
+		f := chunkWriter{s: s, chunk: writes[i]}
+		if err := f.addWrites(r.Data); err != nil {
 			return 0, err
 		}
-		f.done()
+		f.setLengths()
 		r.Data = nil
 	}
 	for i := len(e.Refs); i < len(writes); i++ {
@@ -219,7 +219,7 @@ var zeroPad = make([]byte, 4)
 // section 3.5.3).
 func (s *slot) fillReply() error {
 	e := &s.call.Res
-	f := filler{s: s, chunk: s.hdr.Reply}
+	f := chunkWriter{s: s, chunk: s.hdr.Reply}
 	at := 0
 	for i := range e.Refs {
 		r := &e.Refs[i]
@@ -227,16 +227,16 @@ func (s *slot) fillReply() error {
 			continue
 		}
 		for _, b := range [...][]byte{e.B[at:r.At], r.Data, zeroPad[:xdr.Pad(len(r.Data))]} {
-			if err := f.put(b); err != nil {
+			if err := f.addWrites(b); err != nil {
 				return err
 			}
 		}
 		at = r.At
 	}
-	if err := f.put(e.B[at:]); err != nil {
+	if err := f.addWrites(e.B[at:]); err != nil {
 		return err
 	}
-	f.done()
+	f.setLengths()
 	return nil
 }
 
@@ -333,7 +333,7 @@ func (s *slot) postReply(wrs []rdma.SendWR) {
 	s.posted = len(wrs)
 	c.sqFree -= s.posted
 	c.repliesInFlight++
-	c.stall.start()
+	c.watchdog.start()
 	if err := c.conn.QP().PostSend(wrs); err != nil {
 		s.fail(errSendFailed, "posting a reply: %w", err)
 	}

@@ -164,37 +164,37 @@ func (t *throttle) release() {
 	t.c.pump()
 }
 
-// stall ends a connection if none of its work requests completes for SlowTimeout. A queue pair
+// watchdog ends a connection if none of its work requests completes for SlowTimeout. A queue pair
 // with infinite RNR retries waits for a receive of its peer forever, and replies with their
-// memory wait with it. stall belongs to the loop.
+// memory wait with it. watchdog belongs to the loop.
 //
 //	PostSend: start --tick--tick--tick--tick--> SlowTimeout without a completion: the connection ends
 //	                    |
 //	                    +--a completion: idle ticks begin anew; nothing in flight: no more ticks
-type stall struct {
+type watchdog struct {
 	c        *serverConn
 	progress bool // something completed since the last tick
 	idle     int  // ticks without progress
 	timer
 }
 
-// stallTicks is the number of ticks in SlowTimeout.
-const stallTicks = 4
+// watchdogTicks is the number of ticks in SlowTimeout.
+const watchdogTicks = 4
 
 // start starts the ticks when something is about to be posted.
-func (w *stall) start() {
+func (w *watchdog) start() {
 	if w.cancel == nil {
 		w.progress, w.idle = false, 0
 		w.arm()
 	}
 }
 
-func (w *stall) arm() {
-	w.cancel = w.c.loop.After(max(rdma.Time(w.c.l.cfg.SlowTimeout)/stallTicks, 1), w.tick)
+func (w *watchdog) arm() {
+	w.cancel = w.c.loop.After(max(rdma.Time(w.c.l.cfg.SlowTimeout)/watchdogTicks, 1), w.tick)
 }
 
-// tick ends the connection after stallTicks ticks without progress, while something is in flight.
-func (w *stall) tick() {
+// tick ends the connection after watchdogTicks ticks without progress, while something is in flight.
+func (w *watchdog) tick() {
 	w.cancel = nil
 	c := w.c
 	if c.dead || c.idle() {
@@ -204,7 +204,7 @@ func (w *stall) tick() {
 		w.idle = 0
 	}
 	w.progress = false
-	if w.idle >= stallTicks {
+	if w.idle >= watchdogTicks {
 		c.fail(errSlow, fmt.Errorf("the client took no reply and served no RDMA READ for %v; its calls hold %d bytes of "+
 			"memory",
 			c.l.cfg.SlowTimeout, c.bulkHeld))

@@ -18,7 +18,7 @@ type users struct {
 
 	mu    sync.Mutex
 	list  []*user
-	begun time.Time // the time from which lane.seen counts seconds
+	begun time.Time // the time from which transportUse.seen counts seconds
 }
 
 type userKey struct {
@@ -28,18 +28,18 @@ type userKey struct {
 
 type user struct {
 	userKey
-	lanes [len(transports)]lane
+	transports [len(transports)]transportUse
 }
 
-// lane is the use over one transport.
-type lane struct {
+// transportUse is the use over one transport.
+type transportUse struct {
 	seen     atomic.Int64 // the second of the last call, from 1; 0: there was none
 	from     atomic.Uint32
 	marks    atomic.Uint32
 	security atomic.Uint32 // of the last call's connection
 }
 
-// Marks of a lane.
+// Marks of a transportUse.
 const (
 	markWrote = 1 << iota
 	markRoot
@@ -110,7 +110,7 @@ func (u *users) note(c *rpc.Call, t int, at time.Duration, wrote bool) {
 			return
 		}
 	}
-	l := &x.lanes[t]
+	l := &x.transports[t]
 	if s := int64(at/time.Second) + 1; l.seen.Load() != s {
 		l.seen.Store(s)
 	}
@@ -178,8 +178,8 @@ func (u *users) rotate(now time.Time) {
 	u.missed.Store(false)
 	oldest := int64(now.Add(-usersKept).Sub(u.begun) / time.Second)
 	u.keep(func(x *user) bool {
-		for t := range x.lanes {
-			if x.lanes[t].seen.Load() > oldest {
+		for t := range x.transports {
+			if x.transports[t].seen.Load() > oldest {
 				return true
 			}
 		}
@@ -208,7 +208,7 @@ func (r *Recorder) Users() (list []User, all bool) {
 	defer u.mu.Unlock()
 	for _, x := range u.list {
 		for i, t := range transports {
-			l := &x.lanes[i]
+			l := &x.transports[i]
 			seen := l.seen.Load()
 			if seen == 0 {
 				continue

@@ -69,7 +69,7 @@ func TestUsersBounded(t *testing.T) {
 	for i := range usersMax {
 		r.users.list = append(r.users.list,
 			&user{userKey: userKey{netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), 3}})
-		r.users.list[i].lanes[0].seen.Store(1)
+		r.users.list[i].transports[0].seen.Store(1)
 	}
 	r.users.build()
 	r.Observe(call, rpc.Served{Row: 1})

@@ -16,7 +16,7 @@ import (
 //	message                            handled as
 //	RDMA_MSG with an RPC CALL          call of the server (called)
 //	RDMA_MSG, RDMA_NOMSG, RDMA_ERROR   reply to the call with its XID
-//	with the XID of an orphan          the credit is free again
+//	with the XID of an abandoned call          the credit is free again
 //	with another XID                   counted: the server's reply came twice, or is wrong
 //	obsolete types                     counted
 func (c *Client) receive(msg []byte, wc *rdma.WC) {
@@ -44,15 +44,15 @@ func (c *Client) receive(msg []byte, wc *rdma.WC) {
 		return
 	}
 	x := c.calls[h.XID]
-	_, orphan := c.orphans[h.XID]
-	if x == nil && !orphan {
+	_, abandoned := c.abandoned[h.XID]
+	if x == nil && !abandoned {
 		c.n.add(errXID)
 		return
 	}
 	c.inflight--
 	c.credits = int(min(max(int64(h.Credits), 1), int64(c.cfg.Credits)))
-	if orphan {
-		delete(c.orphans, h.XID)
+	if abandoned {
+		delete(c.abandoned, h.XID)
 		return
 	}
 	delete(c.calls, h.XID)

@@ -7,7 +7,8 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// ticket is a place in the queue for bulk memory: for two blocks of n and m bytes.
+// allocation is a request for bulk memory: for two blocks of n and m bytes. If there is no memory
+// it waits in the queue of Memory.
 //
 //	reserve: allocBoth --memory--> blocks
 //	             |
@@ -16,10 +17,10 @@ import (
 //	          waiting --free of others: unlockAndWake--> have, wake --pump: claim--> blocks
 //	             |                                          |
 //	             +------------ cancel: the connection ends -+
-type ticket struct {
+type allocation struct {
 	n, m int
 	a, b []byte
-	have bool   // a and b are allocated, and the ticket is not in the queue
+	have bool   // a and b are allocated, and the allocation is not in the queue
 	wake func() // called after that, on any goroutine, without mu
 }
 
@@ -39,9 +40,9 @@ func (m *Memory) alloc(n int) []byte {
 	return m.get(n)
 }
 
-// allocBoth allocates the two blocks of a ticket; either may have 0 bytes. If it reports false the
-// ticket is in the queue, and wake will be called when the blocks are allocated.
-func (m *Memory) allocBoth(t *ticket) bool {
+// allocBoth allocates the two blocks of t; either may have 0 bytes. If it reports false, t is in the
+// queue, and wake will be called when the blocks are allocated.
+func (m *Memory) allocBoth(t *allocation) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.waiting) == 0 && m.both(t) {
@@ -52,7 +53,7 @@ func (m *Memory) allocBoth(t *ticket) bool {
 }
 
 // both allocates both blocks or none. The caller holds mu.
-func (m *Memory) both(t *ticket) bool {
+func (m *Memory) both(t *allocation) bool {
 	if t.a = m.get(t.n); t.a != nil || t.n == 0 {
 		if t.b = m.get(t.m); t.b != nil || t.m == 0 {
 			return true
@@ -63,28 +64,28 @@ func (m *Memory) both(t *ticket) bool {
 	return false
 }
 
-// claim reports whether the blocks of a ticket that was in the queue are allocated. After true
+// claim reports whether the blocks of t, which was in the queue, are allocated. After true
 // the caller owns t.a and t.b, and sets have to false.
-func (m *Memory) claim(t *ticket) bool {
+func (m *Memory) claim(t *allocation) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return t.have
 }
 
-// cancel removes a ticket from the queue, and frees its blocks if it has them.
+// cancel removes t from the queue, and frees its blocks if it has them.
 //
-//	ticket                       cancel
+//	allocation                   cancel
 //	waits in the queue           it leaves the queue
-//	has its blocks (have)        the blocks are freed, for the next ticket
+//	has its blocks (have)        the blocks are freed, for the next one
 //	was claimed before           nothing: the slot owns the blocks, and drop frees them
-func (m *Memory) cancel(t *ticket) {
+func (m *Memory) cancel(t *allocation) {
 	m.mu.Lock()
 	if t.have {
 		m.put(t.a)
 		m.put(t.b)
 		t.have = false
 	}
-	m.waiting = slices.DeleteFunc(m.waiting, func(w *ticket) bool { return w == t })
+	m.waiting = slices.DeleteFunc(m.waiting, func(w *allocation) bool { return w == t })
 	m.unlockAndWake()
 }
 
@@ -110,11 +111,11 @@ func (m *Memory) put(b []byte) {
 	}
 }
 
-// unlockAndWake allocates blocks for the tickets in the queue, in order, as far as there is memory.
+// unlockAndWake allocates blocks for the queue, in order, as far as there is memory.
 // A large request at the head is not overtaken, or it might wait forever. The caller holds mu. wake
 // is called without it, because it submits to a loop.
 func (m *Memory) unlockAndWake() {
-	var woken []*ticket
+	var woken []*allocation
 	for len(m.waiting) > 0 && m.both(m.waiting[0]) {
 		t := m.waiting[0]
 		m.waiting[0] = nil
