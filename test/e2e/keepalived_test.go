@@ -204,8 +204,10 @@ func TestHAScript(t *testing.T) {
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
 	for name, content := range map[string]string{
-		"start":   "#!/bin/sh\necho start >>" + at("did") + "\necho $$ >" + at("pid") + "\n[ -e " + at("free") + " ] || exec sleep 30\n",
-		"stop":    "#!/bin/sh\necho stop >>" + at("did") + "\n[ ! -e " + at("pid") + " ] || kill $(cat " + at("pid") + ")\nexit 0\n",
+		"start": "#!/bin/sh\necho start >>" + at("did") + "\necho $$ >" + at("pid") +
+			"\n[ -e " + at("free") + " ] || exec sleep 30\n",
+		"stop": "#!/bin/sh\necho stop >>" + at("did") +
+			"\n[ ! -e " + at("pid") + " ] || kill $(cat " + at("pid") + ")\nexit 0\n",
 		"default": fmt.Sprintf("START=%[1]s/start\nSTOP=%[1]s/stop\nKILL=true\nSTATUS=false\nMARK=%[1]s/mark\n", dir),
 	} {
 		if err := os.WriteFile(at(name), []byte(content), 0o755); err != nil {
