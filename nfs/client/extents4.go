@@ -99,11 +99,13 @@ func (c *Client) CopyRange(ctx context.Context, from, to Range, n uint64) (copie
 		case errors.Is(err, nfs.ErrInval):
 			// RFC 7862 lets a server refuse a range beyond the end of the source.
 			a, aerr := p.getAttr(ctx, from.Handle)
-			if aerr != nil || from.Off+n <= a.Size || n == 0 {
+			switch {
+			case aerr != nil || n == 0:
 				return 0, err
-			}
-			if from.Off >= a.Size {
+			case from.Off >= a.Size:
 				return 0, nil
+			case n <= a.Size-from.Off:
+				return 0, err
 			}
 			n = a.Size - from.Off
 			continue

@@ -33,13 +33,16 @@ func (i *info) Type() fs.FileMode          { return i.Mode().Type() }
 func (i *info) Info() (fs.FileInfo, error) { return i, nil }
 func (i *info) String() string             { return fs.FormatDirEntry(i) }
 
+// specialBits are the bits of a mode beyond the permissions, as NFS and as Go has them.
+var specialBits = [...]struct {
+	bit  uint32
+	mode fs.FileMode
+}{{0o4000, fs.ModeSetuid}, {0o2000, fs.ModeSetgid}, {0o1000, fs.ModeSticky}}
+
 // FileMode is the mode and type of an object in Go's terms.
 func FileMode(a *nfs3.Attr) fs.FileMode {
 	m := fs.FileMode(a.Mode & 0o777)
-	for _, b := range []struct {
-		bit  uint32
-		mode fs.FileMode
-	}{{0o4000, fs.ModeSetuid}, {0o2000, fs.ModeSetgid}, {0o1000, fs.ModeSticky}} {
+	for _, b := range specialBits {
 		if a.Mode&b.bit != 0 {
 			m |= b.mode
 		}

@@ -33,11 +33,9 @@ func (f *FS) parent(op, name string) (dir *Node, base string, err error) {
 // unixMode is a mode as NFS has it, without the type.
 func unixMode(m fs.FileMode) *uint32 {
 	bits := uint32(m.Perm())
-	for mode, bit := range map[fs.FileMode]uint32{
-		fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000,
-	} {
-		if m&mode != 0 {
-			bits |= bit
+	for _, b := range specialBits {
+		if m&b.mode != 0 {
+			bits |= b.bit
 		}
 	}
 	return &bits
@@ -189,7 +187,7 @@ func (f *FS) RemoveAll(name string) error {
 	}
 	n, err := f.c.Lookup(f.ctx, dir.Handle, base)
 	if err == nil {
-		err = f.c.removeTree(f.ctx, dir.Handle, base, n)
+		err = f.c.RemoveTree(f.ctx, dir.Handle, base, n)
 	}
 	if IsStatus(err, nfs.ErrNoEnt) {
 		return nil

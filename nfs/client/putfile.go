@@ -91,6 +91,11 @@ func (p proc4) putFile(ctx context.Context, dir Handle, f *NewFile) (h Handle, e
 		return nil, fmt.Errorf("%d operations in one call: %w", len(ops)+1, errors.ErrUnsupported)
 	}
 	if err := p.change(ctx, ops...); err != nil {
+		if h != nil {
+			// The compound ended behind the OPEN. A file that stays open keeps its space when its name is
+			// removed. If it ended behind the CLOSE, this CLOSE is refused.
+			_ = p.opens.close(ctx, h, opened.id)
+		}
 		return nil, as3(err)
 	}
 	if opened.given {

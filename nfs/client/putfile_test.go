@@ -148,3 +148,31 @@ func TestPutFileInPart(t *testing.T) {
 		t.Errorf("the part: %v", err)
 	}
 }
+
+// fullFS has no space for data.
+type fullFS struct{ *memfs.FS }
+
+// WriteAt implements blockstore.FS.
+func (fullFS) WriteAt(*blockstore.Cred, blockstore.Handle, []byte, uint64, blockstore.Stability) (int,
+	blockstore.Stability, blockstore.Wcc, error,
+) {
+	return 0, 0, blockstore.Wcc{}, blockstore.ErrNoSpace
+}
+
+// TestPutFileFailed: a part that could not be written is not left open.
+func TestPutFileFailed(t *testing.T) {
+	s := newServerOf(t, fullFS{memfs.New(memfs.Options{})})
+	ctx := context.Background()
+	s.vers = Version42
+	c := s.client()
+	root, err := c.Resolve(ctx, "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.PutFile(ctx, root.Handle, &NewFile{Name: "f", Part: ".p", Data: fill(1, 100)}); err != nfs.ErrNoSpc {
+		t.Errorf("a full disk: %v", err)
+	}
+	if n := s.four.State().Counts().Opens; n != 0 {
+		t.Errorf("%d files are open at the server", n)
+	}
+}

@@ -49,7 +49,9 @@ func (k *copier) small(ctx context.Context, from, into *object, name string) (to
 		k.progress(len(data))
 		return to, true, nil
 	case errors.Is(err, errors.ErrUnsupported):
-		k.severalCalls.Store(k.severalCalls.Load() || len(data) <= smallest)
+		if len(data) <= smallest {
+			k.severalCalls.Store(true)
+		}
 	case ctx.Err() != nil:
 		k.discard(into, part)
 		return nil, true, err

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"strings"
-	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -177,96 +175,7 @@ func (s *remote) Remove(ctx context.Context, share client.URL, directory string)
 	if n.Attr.Type != blockstore.TypeDir {
 		return fmt.Errorf("%s is not a directory", directory)
 	}
-	return removeTree(ctx, c, dir, directory, n.Handle)
-}
-
-// Bounds of a removal.
-const (
-	removals  = 16   // calls at a time
-	batchSize = 1024 // names that are read before they are removed
-)
-
-// level is a directory whose contents are being removed.
-type level struct {
-	parent client.Handle
-	name   string
-	handle client.Handle
-}
-
-// errFull ends the reading of a directory when a batch is complete.
-var errFull = errors.New("a batch of names")
-
-// removeTree removes a directory and its contents, however deep and large. It reads names in
-// batches and removes each batch before it reads the next one. Depth costs no stack.
-func removeTree(ctx context.Context, c *client.Client, parent client.Handle, name string, h client.Handle) error {
-	for stack := []level{{parent, name, h}}; len(stack) > 0; {
-		at := stack[len(stack)-1]
-		var files []string
-		var below []level
-		err := c.ReadDir(ctx, at.handle, func(e *client.Entry) error {
-			name, h, a := strings.Clone(e.Name), e.Handle, e.Attr
-			if h == nil || a == nil {
-				n, err := c.Lookup(ctx, at.handle, name)
-				if gone(err) {
-					return nil
-				}
-				if err != nil {
-					return err
-				}
-				h, a = n.Handle, &n.Attr
-			}
-			if a.Type == blockstore.TypeDir {
-				below = append(below, level{at.handle, name, bytes.Clone(h)})
-			} else {
-				files = append(files, name)
-			}
-			if len(files)+len(below) >= batchSize {
-				return errFull
-			}
-			return nil
-		})
-		if err != nil && !errors.Is(err, errFull) {
-			if gone(err) {
-				stack = stack[:len(stack)-1]
-				continue
-			}
-			return err
-		}
-		if err := removeFiles(ctx, c, at.handle, files); err != nil {
-			return err
-		}
-		if len(below) > 0 {
-			stack = append(stack, below...)
-			continue
-		}
-		if len(files) > 0 {
-			continue // there may be more
-		}
-		err = c.Rmdir(ctx, at.parent, at.name)
-		if client.IsStatus(err, nfs.ErrNotEmpty) && ctx.Err() == nil {
-			return fmt.Errorf("%s is still being written to", at.name)
-		}
-		if err = unlessGone(err); err != nil {
-			return err
-		}
-		stack = stack[:len(stack)-1]
-	}
-	return nil
-}
-
-// removeFiles removes names of objects that are not directories.
-func removeFiles(ctx context.Context, c *client.Client, dir client.Handle, names []string) error {
-	var wg sync.WaitGroup
-	errs := make([]error, min(removals, len(names)))
-	for w := range errs {
-		wg.Go(func() {
-			for i := w; i < len(names) && errs[w] == nil; i += len(errs) {
-				errs[w] = unlessGone(c.Remove(ctx, dir, names[i]))
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return c.RemoveTree(ctx, dir, directory, n)
 }
 
 func recordName(directory string) string { return directory + ".json" }
