@@ -126,6 +126,8 @@ type Config struct {
 	Kerberos Kerberos `mapstructure:"kerberos" yaml:"kerberos"`
 	// ShowMount says whom MOUNT's lists of exports and mounts are for: ShowOwn or ShowAll.
 	ShowMount string `mapstructure:"showmount" yaml:"showmount"`
+	// Root names the export that version 3 finds at "/", too; empty is the first that was there.
+	Root string `mapstructure:"root" yaml:"root"`
 	// Perf is for measurements of the network.
 	Perf Perf `mapstructure:"perf" yaml:"perf"`
 

@@ -164,6 +164,10 @@ var settings = []Setting{
 		"answer showmount with the client's `OWN` exports and mounts, or with all",
 		"answer to `showmount` (MOUNT version 3): `own` lists the exports that the client may mount, each with "+
 			"the rule for it, and its own mounts. `all` lists everything to everybody"),
+	row("root", atReload, "exports.md#what-clients-see",
+		"`EXPORT` that clients of version 3 also find at /",
+		"the export, by its pseudo path or its directory, that clients of version 3 also find at `/`").
+		withDefault("the first export that there was"),
 	row("ops_listen", atReload, "monitoring.md",
 		"serve metrics and health checks by HTTP on `ADDR:PORT`; repeatable",
 		"`ADDR:PORT` of metrics and health checks by HTTP. There is no authentication, so by default nothing "+

@@ -29,33 +29,75 @@ func TestDesiredExports(t *testing.T) {
 		name              string
 		configured, added []string
 		removed           []string
+		setting, was      string // the root: by the configuration, and that of the last change
 		want              []string
 	}{
 		{
 			"first is the root too",
 			[]string{"/srv/a", "/srv/b"},
-			nil, nil,
+			nil, nil, "", "",
 			[]string{"/a [/ /srv/a] config", "/b [/srv/b] config"},
 		},
 		{
 			"an export at / keeps it",
 			[]string{"/srv/a", "/srv/b=/"},
-			nil, nil,
+			nil, nil, "", "",
 			[]string{"/a [/srv/a] config", "/ [/srv/b] config"},
 		},
 		{
 			"run time replaces",
 			[]string{"/srv/a", "/srv/b"},
 			[]string{"/mnt/a(ro)"},
-			nil,
+			nil, "", "",
 			[]string{"/a [/ /mnt/a] runtime", "/b [/srv/b] config"},
 		},
-		{"removed stays away", []string{"/srv/a", "/srv/b"}, nil, []string{"/a"}, []string{"/b [/ /srv/b] config"}},
-		{"pseudo before alias", []string{"/a=/x"}, []string{"/b=/a"}, nil, []string{"/x [/] config", "/a [/b] runtime"}},
-		{"memory has no path", []string{"memory:m"}, nil, nil, []string{"/m [/] config"}},
+		{
+			"removed stays away",
+			[]string{"/srv/a", "/srv/b"},
+			nil,
+			[]string{"/a"},
+			"", "/a",
+			[]string{"/b [/ /srv/b] config"},
+		},
+		{
+			"pseudo before alias",
+			[]string{"/a=/x"},
+			[]string{"/b=/a"},
+			nil, "", "",
+			[]string{"/x [/] config", "/a [/b] runtime"},
+		},
+		{"memory has no path", []string{"memory:m"}, nil, nil, "", "", []string{"/m [/] config"}},
+		{
+			"one before the root does not move it",
+			[]string{"/srv/new", "/srv/a"},
+			nil, nil, "", "/a",
+			[]string{"/new [/srv/new] config", "/a [/ /srv/a] config"},
+		},
+		{
+			"the setting, by pseudo path",
+			[]string{"/srv/a", "/srv/b"},
+			nil, nil, "/b", "/a",
+			[]string{"/a [/srv/a] config", "/b [/ /srv/b] config"},
+		},
+		{
+			"the setting, by directory",
+			[]string{"/srv/a", "/srv/b"},
+			nil, nil, "/srv/b", "",
+			[]string{"/a [/srv/a] config", "/b [/ /srv/b] config"},
+		},
+		{
+			"the setting names nothing",
+			[]string{"/srv/a"},
+			nil, nil, "/c", "/a",
+			[]string{"/a [/srv/a] config"},
+		},
 	} {
 		var got []string
-		for _, e := range mergeExports(exports(t, tc.configured...), exports(t, tc.added...), tc.removed) {
+		src := Sources{
+			Config:  &config.Config{Root: tc.setting, Exports: exports(t, tc.configured...)},
+			Exports: exports(t, tc.added...), RemovedExports: tc.removed, Root: tc.was,
+		}
+		for _, e := range src.State().Exports {
 			got = append(got, fmt.Sprint(e.Pseudo, " ", e.Aliases, " ", e.Origin))
 		}
 		if !slices.Equal(got, tc.want) {

@@ -11,10 +11,11 @@ import (
 
 // mergeExports merges the configuration with what was changed at run time. A
 // run-time export takes the place of a configured one with the same pseudo path;
-// a removed one is left out. The first export also appears at "/", and each at
+// a removed one is left out. The root export (rootOf) also appears at "/", and each at
 // its path on the host where no other export is in the way, as clients of a
 // kernel server expect.
-func mergeExports(configured, added []config.Export, removed []string) []control.Export {
+func (s *Sources) mergeExports(configured []config.Export) []control.Export {
+	added, removed := s.Exports, s.RemovedExports
 	out := make([]control.Export, 0, len(configured)+len(added))
 	for _, e := range configured {
 		if !slices.Contains(removed, e.Pseudo) {
@@ -37,11 +38,12 @@ func mergeExports(configured, added []config.Export, removed []string) []control
 	for _, e := range out {
 		taken[e.Pseudo] = true
 	}
+	root := s.rootOf(out)
 	for i := range out {
 		e := &out[i]
 		e.Aliases = []string{}
 		names := []string{}
-		if i == 0 && e.Source == "" {
+		if i == root {
 			names = append(names, "/")
 		}
 		if e.Type == config.TypePosix {
@@ -55,6 +57,32 @@ func mergeExports(configured, added []config.Export, removed []string) []control
 		}
 	}
 	return out
+}
+
+// rootOf is the index of the export that is also at "/", or -1: the one that the setting names. Without
+// the setting it is the export that has been there, as long as it is exported, and else the first
+// one, unless that is from a table. So an export that is added does not move "/".
+func (s *Sources) rootOf(list []control.Export) int {
+	if name := s.Config.Root; name != "" {
+		return slices.IndexFunc(list, func(e control.Export) bool { return e.Pseudo == name || e.Path == name })
+	}
+	if i := slices.IndexFunc(list, func(e control.Export) bool { return e.Pseudo == s.Root }); i >= 0 {
+		return i
+	}
+	if len(list) > 0 && list[0].Source == "" {
+		return 0
+	}
+	return -1
+}
+
+// RootPath is where clients of version 3 that mount "/" get, or an empty string.
+func (s *State) RootPath() string {
+	for i := range s.Exports {
+		if s.Exports[i].Pseudo == "/" || slices.Contains(s.Exports[i].Aliases, "/") {
+			return s.Exports[i].Pseudo
+		}
+	}
+	return ""
 }
 
 // mergePorts merges the configured ports with those changed at run time.

@@ -24,13 +24,15 @@ type Sources struct {
 	Exports             []config.Export
 	RemovedExports      []string
 	Ports, RemovedPorts []state.Port
+	// Root is the pseudo path of the export that was at "/" when exports were last changed.
+	Root string
 	// Mounts of the host decide which exports of crossmnt there are.
 	Mounts []Mount
 }
 
 // Read collects the sources for a configuration.
 func Read(cfg *config.Config, st *state.Store) Sources {
-	s := Sources{Config: cfg, Applied: st.Applied(), Mounts: HostMounts()}
+	s := Sources{Config: cfg, Applied: st.Applied(), Root: st.Root(), Mounts: HostMounts()}
 	s.Exports, s.RemovedExports = st.Exports()
 	s.Ports, s.RemovedPorts = st.Ports()
 	return s
@@ -54,7 +56,7 @@ func (s *Sources) effective() *config.Config {
 func (s *Sources) State() State {
 	cfg := s.effective()
 	out := State{
-		Exports: mergeExports(cfg.Exports, s.Exports, s.RemovedExports),
+		Exports: s.mergeExports(cfg.Exports),
 		Ports:   mergePorts(cfg, s.Ports, s.RemovedPorts),
 	}
 	if s.Applied != nil {
@@ -87,7 +89,7 @@ func (s *Sources) HasPort(p control.PortSpec) bool {
 
 // Written are the sources without the changes of run time.
 func (s *Sources) Written() *Sources {
-	return &Sources{Config: s.Config, Applied: s.Applied, Mounts: s.Mounts}
+	return &Sources{Config: s.Config, Applied: s.Applied, Root: s.Root, Mounts: s.Mounts}
 }
 
 // With are the sources as they will be when a document was applied: it takes the place of what it
@@ -170,7 +172,7 @@ func (s *Sources) Text() (string, error) {
 	}
 	all := make(map[string]any)
 	exports := []config.Export{}
-	for _, e := range mergeExports(cfg.Exports, s.Exports, s.RemovedExports) {
+	for _, e := range s.mergeExports(cfg.Exports) {
 		exports = append(exports, e.Export)
 	}
 	all["exports"] = unsourced(exports)

@@ -67,3 +67,43 @@ func TestRevertExports(t *testing.T) {
 		t.Error("/a is still read-only")
 	}
 }
+
+// TestRootStays: an export that is added before the one at "/" does not move "/", also over a
+// restart. The setting root does, and the removal of the export.
+func TestRootStays(t *testing.T) {
+	r := newRig(t, "a(rw)")
+	root := func(want string) {
+		t.Helper()
+		var got []string
+		for _, e := range r.Exports() {
+			if slices.Contains(e.Aliases, "/") {
+				got = append(got, e.Pseudo)
+			}
+		}
+		if s := strings.Join(got, " "); s != want {
+			t.Errorf("at / is %q, want %q", s, want)
+		}
+	}
+	root("/a")
+	cfg := r.config("b(rw)", "a(rw)")
+	for range 2 {
+		r.stop()
+		r.settings = cfg
+		r.start()
+		root("/a")
+	}
+	cfg.Root = "/b"
+	if err := r.ApplyExports(false); err != nil {
+		t.Fatal(err)
+	}
+	root("/b")
+	cfg.Root = ""
+	if err := r.ApplyExports(false); err != nil {
+		t.Fatal(err)
+	}
+	root("/a")
+	if err := r.RemoveExport("/a"); err != nil {
+		t.Fatal(err)
+	}
+	root("/b")
+}

@@ -49,8 +49,12 @@ func (r *Reconciler) sources() desired.Sources { return desired.Read(r.Settings(
 // one if no export at all can be served. Call with Mu locked.
 func (r *Reconciler) ApplyExports(atStart bool) error {
 	src := r.sources()
-	want := src.State().Exports
+	next := src.State()
+	want := next.Exports
 	failed, err := r.Service.ExportSet.Apply(want, src.Mounts, r.opened.exports())
+	if root := next.RootPath(); err == nil && root != "" && src.Config.Root == "" {
+		err = r.State.SetRoot(root)
+	}
 	if err != nil || atStart && (r.Service.From == nil || len(failed) < len(want)) {
 		return err
 	}
@@ -84,9 +88,15 @@ func (r *Reconciler) LogExposures(exports []control.Export) {
 	}
 }
 
-// LogShadowed logs which settings are not in force, because an applied file has others.
+// LogShadowed logs which settings are not in force, because an applied file has others, or because
+// no export has the name in the setting root.
 func (r *Reconciler) LogShadowed() {
 	src := r.sources()
+	now := src.State()
+	if root := src.Config.Root; root != "" && now.RootPath() == "" {
+		r.Log.Warn("nothing is exported by the name in the setting root, so clients of version 3 find nothing at /",
+			zap.String("root", root))
+	}
 	if keys := src.Shadowed(); len(keys) > 0 {
 		r.Log.Warn("an applied file stands in the place of settings of the configuration; "+
 			"'rstorectl apply --configuration' ends that",

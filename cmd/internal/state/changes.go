@@ -51,6 +51,21 @@ func (s *Store) RevertExports(removedOnly bool) error {
 	})
 }
 
+// Root returns the pseudo path of the export that is at "/", as SetRoot has recorded it.
+func (s *Store) Root() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cur.Root
+}
+
+// SetRoot records which export is at "/". It writes only what is new.
+func (s *Store) SetRoot(pseudo string) error {
+	if s.Root() == pseudo {
+		return nil
+	}
+	return s.update(func(c *contents) { c.Root = pseudo })
+}
+
 // Ports returns the ports added and removed at run time. The slices are the
 // caller's.
 func (s *Store) Ports() (added, removed []Port) {

@@ -61,6 +61,8 @@ type contents struct {
 	LockClients    []nlm.Client      `json:"lock_clients"`
 	// Filesystems are by numbers of exports.
 	Filesystems map[uint32]Filesystem `json:"filesystems,omitempty"`
+	// Root is the pseudo path of the export at "/".
+	Root string `json:"root,omitempty"`
 }
 
 // Filesystem is what an export's filesystem was found to be.
