@@ -215,6 +215,12 @@ type Place struct {
 	Name   string            // the name in there that leads to the export
 }
 
+// Location is a place where the data of an export is besides, or instead of, this server.
+type Location struct {
+	Path    string   // on those servers, absolute and clean
+	Servers []string // names and addresses; at least one
+}
+
 // Export is a directory that is served. It is not changed after it was given
 // to a Table.
 type Export struct {
@@ -238,6 +244,11 @@ type Export struct {
 	// from there, and those of version 3 if the other has CrossMnt, or the rule NoHide.
 	Place    *Place
 	CrossMnt bool
+	// Locations are other servers with the same data. Version 4 has them in fs_locations. If Moved is
+	// set the data is only there: clients of version 4 get MOVED. Other protocols know no such
+	// thing, and serve FS.
+	Locations []Location
+	Moved     bool
 	// Ident tells the file system from others, in the place of what the store says; 0
 	// leaves it to that.
 	Ident uint64

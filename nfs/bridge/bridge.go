@@ -1,7 +1,7 @@
 // Package bridge makes a server that speaks RPC-over-RDMA reachable for clients that speak RPC over
 // TCP only. It takes record-marked calls of NFS versions 3, 4.0, 4.1 and 4.2, of MOUNT version 3 and
-// of NFSACL version 3, sends each on over a connection that is made for its client's connection, and answers portmap
-// queries with its own port. Calls of the server on that connection (callbacks of versions 4.1 and
+// of NFSACL version 3, sends each on over a connection that is made for its client's connection,
+// and answers portmap queries with its own port. Calls of the server on that connection (callbacks of versions 4.1 and
 // 4.2) go to the client on its own. Those of version 4.0 would come over connections that the
 // server makes to the client's address, which is not the bridge's: a server does not make them, and
 // gives no delegations.

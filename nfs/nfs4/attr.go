@@ -61,6 +61,7 @@ const (
 	AttrTimeModify    = 53
 	AttrTimeModSet    = 54
 	AttrMountedOn     = 55
+	AttrFSLocInfo     = 67
 	AttrExclCreat     = 75
 	AttrCharsetCap    = 76
 	AttrCloneBlock    = 77

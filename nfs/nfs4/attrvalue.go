@@ -1,7 +1,6 @@
 package nfs4
 
 import (
-	"strings"
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
@@ -39,6 +38,9 @@ func (k *compound) subject(o *object, want Bitmap) (*subject, nfs.Status) {
 		s.limit = blockstore.Limits{MaxFileSize: 1<<63 - 1, LinkMax: 1, NameMax: blockstore.NameMax}
 		return s, nfs.OK
 	}
+	if o.moved() {
+		return s, k.absent(s, want)
+	}
 	a, err := o.x.FS.GetAttr(k.who(o), o.h)
 	if err != nil {
 		return s, nfs.StatusOf(err)
@@ -54,8 +56,8 @@ func (k *compound) newSubject(o *object) *subject {
 
 // of fills in the subject of an object of an export whose attributes the store has returned
 // already. It makes at most one call of the store for each of: root, ACL (two for a directory),
-// time of creation, quota, statfs. These calls come later than the one for attr, so that a GETATTR is no snapshot of
-// one moment.
+// time of creation, quota, statfs. These calls come later than the one for attr, so that a GETATTR
+// is no snapshot of one moment.
 func (k *compound) of(s *subject, a *blockstore.Attr, want Bitmap) nfs.Status {
 	s.attr, s.change, s.limit = *a, changeOf(a), s.x.FS.Limits()
 	if want.Has(AttrMountedOn) && a.Type == blockstore.TypeDir {
@@ -89,7 +91,8 @@ func (k *compound) of(s *subject, a *blockstore.Attr, want Bitmap) nfs.Status {
 }
 
 // encodeAttrs appends a fattr4 of the attributes that are wanted and supported. If the object's
-// attributes could not be read, rdattr_error is the only one (RFC 8881 section 5.8.1.12).
+// attributes could not be read, rdattr_error is the only one (RFC 8881 section 5.8.1.12), but in an
+// absent file system there are a few more.
 //
 //	bitmap4 | uint32 length of the values in bytes | values in ascending order of their numbers
 //
@@ -97,7 +100,11 @@ func (k *compound) of(s *subject, a *blockstore.Attr, want Bitmap) nfs.Status {
 // behind it, so the order of Bitmap.Each and the XDR type of each encoder matter.
 func encodeAttrs(e *xdr.Encoder, want Bitmap, s *subject) {
 	want = want.and(s.k.supported(s.x))
-	if s.fault != nfs.OK {
+	switch s.fault {
+	case nfs.OK:
+	case nfs.ErrMoved:
+		want = want.and(ofAbsent)
+	default:
 		want = want.and(BitmapOf(AttrRdattrError))
 	}
 	want.Encode(e)
@@ -162,6 +169,7 @@ func init() {
 		AttrTimeMetadata: func(e *xdr.Encoder, s *subject) { EncodeTime(e, s.attr.Ctime) },
 		AttrTimeModify:   func(e *xdr.Encoder, s *subject) { EncodeTime(e, s.attr.Mtime) },
 		AttrMountedOn:    encodeMountedOn,
+		AttrFSLocInfo:    encodeLocationsInfo,
 		AttrExclCreat:    func(e *xdr.Encoder, s *subject) { settableExcl.and(s.k.supported(s.x)).Encode(e) },
 		AttrCharsetCap:   encodeCharset,
 		AttrCloneBlock:   func(e *xdr.Encoder, s *subject) { e.Uint32(s.limit.BlockSize) },
@@ -201,25 +209,6 @@ func encodeACLSupport(e *xdr.Encoder, s *subject) {
 		support = 0
 	}
 	e.Uint32(support)
-}
-
-// encodeLocations appends an fs_locations: the path of the file system in the pseudo file system,
-// and no locations. MOVED never occurs here, so a client has no reason to look for other servers.
-//
-//	fs_root    uint32 number of components | component4 ...
-//	locations  uint32 number, 0
-func encodeLocations(e *xdr.Encoder, s *subject) {
-	var names []string
-	if s.x != nil { // the pseudo file system is at the root
-		if n := s.k.s.pseudo().byExport[s.x.ID]; n != nil && n.parent != nil {
-			names = strings.Split(strings.Trim(n.path, "/"), "/")
-		}
-	}
-	e.Uint32(uint32(len(names)))
-	for _, name := range names {
-		e.String(name)
-	}
-	e.Uint32(0)
 }
 
 // encodeMountedOn appends mounted_on_fileid: at the root of an export the number of its node in the

@@ -280,6 +280,7 @@ func (k *compound) step(op uint32) nfs.Status {
 //	not implemented, or of version 4.0 in a session  NOTSUPP
 //	no current file handle                           NOFILEHANDLE
 //	export denied to the client                      ACCESS
+//	export that is on other servers                  MOVED
 //	no saved file handle                             NOFILEHANDLE; RESTOREFH of 4.0: RESTOREFH
 //	a change whose result would not fit              see tooBig
 func (k *compound) admit(row *operation, op uint32) nfs.Status {
@@ -309,6 +310,8 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 	case k.cur.rule == &deniedRule && !allowedIfDenied(op),
 		k.saved.rule == &deniedRule && row.is(needsSaved) && op != OpRestoreFH:
 		return nfs.ErrAcces
+	case k.cur.moved() && !allowedIfMoved(op), k.saved.moved() && row.is(needsSaved) && op != OpRestoreFH:
+		return nfs.ErrMoved
 	case op == OpRestoreFH && k.minor == 0 && !k.saved.set():
 		return nfs.ErrRestoreFH
 	case row.is(needsSaved) && !k.saved.set():

@@ -148,7 +148,9 @@ func (l *listing) put(name string, cookie uint64, what func() (*subject, nfs.Sta
 	e.Bool(true)
 	e.Uint64(cookie)
 	e.String(name)
-	s.fault = st
+	if st != nfs.OK {
+		s.fault = st
+	}
 	encodeAttrs(e, l.want, s)
 	if len(e.B)-l.start > l.limit {
 		e.Truncate(at)

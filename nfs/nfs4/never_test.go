@@ -12,7 +12,7 @@ import (
 var never = map[nfs.Status]string{
 	nfs.ErrDeadSession:    "a session is there or it is not: BADSESSION",
 	nfs.ErrServerFault:    "a fault of the server is answered by RPC",
-	nfs.ErrMoved:          "file systems do not move",
+	nfs.ErrMoved:          "TestMoved has every operation",
 	nfs.ErrFHExpired:      "file handles are persistent",
 	nfs.ErrWrongCred:      "there is no state protection",
 	nfs.ErrWrongSec:       "the rules of exports know no flavors",

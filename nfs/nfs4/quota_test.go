@@ -62,7 +62,7 @@ func TestAttributesOfNobody(t *testing.T) {
 		archive, hidden, mimetype, system, timeBackup             = 14, 25, 32, 46, 49
 		dirNotifDelay, direntNotifDelay, dacl, sacl, changePolicy = 56, 57, 58, 59, 60
 		fsStatus, fsLayoutType, layoutHint, layoutType            = 61, 62, 63, 64
-		layoutBlksize, layoutAlign, fsLocationsInfo, mdsThreshold = 65, 66, 67, 68
+		layoutBlksize, layoutAlign, mdsThreshold                  = 65, 66, 68
 		retentionGet, retentionSet, retentEvtGet, retentEvtSet    = 69, 70, 71, 72
 		retentionHold, modeSetMasked, spaceFreed, secLabel        = 73, 74, 78, 80
 	)
@@ -74,7 +74,7 @@ func TestAttributesOfNobody(t *testing.T) {
 		for _, n := range []int{
 			archive, hidden, mimetype, system, timeBackup, dirNotifDelay, direntNotifDelay, dacl, sacl, changePolicy,
 			fsStatus,
-			fsLayoutType, layoutHint, layoutType, layoutBlksize, layoutAlign, fsLocationsInfo, mdsThreshold, retentionGet,
+			fsLayoutType, layoutHint, layoutType, layoutBlksize, layoutAlign, mdsThreshold, retentionGet,
 			retentionSet,
 			retentEvtGet, retentEvtSet, retentionHold, modeSetMasked, spaceFreed, secLabel,
 		} {

@@ -48,8 +48,8 @@ type Config struct {
 	OthersReclaim func() bool
 	// Calls is memory that outlives the process, a shared mapping of a file as a rule. The journal
 	// of calls is in it, so that a call which is sent again after a kill is not executed again.
-	// nil: it is executed again. The memory belongs to the caller, and must stay mapped until the last call has
-	// ended.
+	// nil: it is executed again. The memory belongs to the caller, and must stay mapped until the
+	// last call has ended.
 	Calls []byte
 	// Limits are the bounds of state.Config. New overwrites its other fields. Zero bounds have
 	// defaults.

@@ -288,7 +288,7 @@ func reclaimComplete(k *compound) nfs.Status {
 	case one && !k.cur.set():
 		return nfs.ErrNoFileHandle
 	case one:
-		return nfs.OK // file systems do not move here
+		return nfs.OK // state does not move with a file system
 	}
 	return k.client.ReclaimComplete()
 }

@@ -152,6 +152,9 @@ var ordinary = []Case{
 	{Name: "export-ro", Exports: []string{"%s=/e(ro,no_root_squash)"}, Script: script("ro-export"), Prepare: oneFile},
 	exportTable("exports-table", nil),
 	exportTable("v42-exports-table", env("VERS", "4.2")),
+	v42("referral", Case{
+		Exports: referralExports, Prepare: referralFiles, Host: moves, Timeout: 2 * time.Minute,
+	}),
 	{Name: "remount", Exports: rw, Script: script("remount"), Host: nothingLeft, Timeout: 2 * time.Minute},
 	{
 		Name: "squash", Script: script("squash"), Prepare: squashed, Exports: squashExports,

@@ -113,6 +113,8 @@ var about = map[string]string{
 	"exports-table": "exports of a table as /etc/exports: one below another, a file system mounted below, " +
 		"one for RDMA alone; rules that change under a mount, and a bad table",
 	"v42-exports-table": "the same over version 4.2",
+	"v42-referral": "referrals over RDMA and TCP, of an export in use too; the addresses of the server, found by " +
+		"trunkdiscovery",
 	"remount": "30 mounts, remounting, refusals; the queue pairs, memory regions and open files of " +
 		"the daemon afterwards",
 	"squash": "who may do what: root, users, groups, each kind of squashing, sticky and setgid " +

@@ -54,6 +54,10 @@ type Export struct {
 	// MountPoint is a directory that something must be mounted at, or the export is not
 	// served; "." stands for Path.
 	MountPoint string `mapstructure:"mountpoint" yaml:"mountpoint,omitempty" json:"mountpoint,omitempty"`
+	// Refer says where the data is instead of here, Replicas where copies of it are: see
+	// ParseLocations.
+	Refer    string `mapstructure:"refer" yaml:"refer,omitempty" json:"refer,omitempty"`
+	Replicas string `mapstructure:"replicas" yaml:"replicas,omitempty" json:"replicas,omitempty"`
 	// Bandwidth, in bytes a second as 100M, and IOPS bound what all clients do together;
 	// empty and 0 mean no bound.
 	Bandwidth string `mapstructure:"bandwidth" yaml:"bandwidth,omitempty" json:"bandwidth,omitempty"`
@@ -147,6 +151,9 @@ func (e *Export) Normalize() error {
 		return fmt.Errorf("pseudo path is %d bytes long, but MOUNT allows %d", len(e.Pseudo), maxPseudo)
 	}
 	if err := normalizePKeys(e.PKeys); err != nil {
+		return err
+	}
+	if _, _, err := e.Locations(); err != nil {
 		return err
 	}
 	if err := e.normalizeRules(); err != nil {

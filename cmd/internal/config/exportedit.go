@@ -13,7 +13,7 @@ import (
 // wholeOptions are the options of whole exports. The others are options of client rules.
 var wholeOptions = []string{
 	"sync", "async", "fsid", "crossmnt", "nocrossmnt", "mountpoint", "mp", "host_locks", "no_host_locks", "direct",
-	"no_direct", "pkey", "export_bandwidth", "export_iops",
+	"no_direct", "pkey", "refer", "replicas", "export_bandwidth", "export_iops",
 }
 
 // unset restores the default of the options that have a value, by name.
@@ -21,6 +21,8 @@ var unset = map[string]func(e *Export, c *Client){
 	"fsid":             func(e *Export, _ *Client) { e.FSID = "" },
 	"mountpoint":       func(e *Export, _ *Client) { e.MountPoint = "" },
 	"pkey":             func(e *Export, _ *Client) { e.PKeys = nil },
+	"refer":            func(e *Export, _ *Client) { e.Refer = "" },
+	"replicas":         func(e *Export, _ *Client) { e.Replicas = "" },
 	"export_bandwidth": func(e *Export, _ *Client) { e.Bandwidth = "" },
 	"export_iops":      func(e *Export, _ *Client) { e.IOPS = 0 },
 	"anonuid":          func(_ *Export, c *Client) { c.AnonUID = nil },

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -60,8 +61,18 @@ func TestTableOptions(t *testing.T) {
 		{opts: "no_auth_nlm", want: "*(ro,root_squash,secure,sec=sys)", warn: "no_auth_nlm does nothing"},
 		{opts: "insecure_locks", want: "*(ro,root_squash,secure,sec=sys)", warn: "insecure_locks does nothing"},
 		{opts: "no_acl", want: "*(ro,root_squash,secure,sec=sys)", warn: "no_acl does nothing"},
-		{opts: "refer=/a@b", fail: "fs_locations"},
-		{opts: "replicas=/a@b", fail: "fs_locations"},
+		{opts: "refer=/a@b", want: "*(ro,root_squash,secure,sec=sys)", all: "refer=/a@b"},
+		{
+			opts: "replicas=/a@b+[2001:db8::1]:/c@192.0.2.1", want: "*(ro,root_squash,secure,sec=sys)",
+			all: "replicas=/a@b+[2001:db8::1]:/c@192.0.2.1",
+		},
+		{opts: "refer=/a@b,replicas=/a@b", fail: "exclude each other"},
+		{opts: "refer=a@b", fail: "begins with /"},
+		{opts: "refer=/a", fail: "PATH@HOST"},
+		{opts: "refer=/a@", fail: "neither a host name"},
+		{opts: "refer=/a@b+", fail: "neither a host name"},
+		{opts: "refer=/a@[b]", fail: "IPv6"},
+		{opts: "refer=/a@2001:db8::1", fail: "PATH@HOST"},
 		{opts: "xprtsec=none", want: "*(ro,root_squash,secure,sec=sys,xprtsec=none)"},
 		{opts: "xprtsec=mtls:tls:mtls", want: "*(ro,root_squash,secure,sec=sys,xprtsec=tls:mtls)"},
 		{opts: "xprtsec=tls,xprtsec=mtls", want: "*(ro,root_squash,secure,sec=sys,xprtsec=mtls)"},
@@ -219,4 +230,17 @@ func FuzzTable(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestParseLocations(t *testing.T) {
+	got, err := ParseLocations("/a/@one+[2001:db8::1]+192.0.2.1:/@two")
+	want := []nfs.Location{{Path: "/a", Servers: []string{"one", "2001:db8::1", "192.0.2.1"}}, {
+		Path: "/", Servers: []string{"two"},
+	}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := ParseLocations("/a@b" + strings.Repeat("+b", locationsMax)); err == nil {
+		t.Error("too many hosts are accepted")
+	}
 }

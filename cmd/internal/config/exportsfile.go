@@ -103,6 +103,10 @@ func difference(a, b *Export) string {
 		return "crossmnt"
 	case a.MountPoint != b.MountPoint:
 		return "mountpoint"
+	case a.Refer != b.Refer:
+		return "refer"
+	case a.Replicas != b.Replicas:
+		return "replicas"
 	case a.Bandwidth != b.Bandwidth:
 		return "export_bandwidth"
 	case a.IOPS != b.IOPS:

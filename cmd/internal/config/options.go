@@ -115,10 +115,7 @@ func anon(to func(c *Client) **uint32) option {
 	}}
 }
 
-const (
-	noLocations  = "other servers are not named to clients (fs_locations)"
-	locksChecked = " does nothing: a user who may neither read nor write a file cannot lock it"
-)
+const locksChecked = " does nothing: a user who may neither read nor write a file cannot lock it"
 
 // options has the options of exports(5), then our own. docs/exports.md has the same table.
 var options = map[string]option{
@@ -148,8 +145,8 @@ var options = map[string]option{
 	"security_label":   meaningless("security_label does nothing: labels are not served"),
 	"pnfs":             meaningless("pnfs does nothing: all data goes through this server"),
 	"no_acl":           meaningless("no_acl does nothing: ACLs are always served"),
-	"refer":            refused(needsValue, noLocations),
-	"replicas":         refused(needsValue, noLocations),
+	"refer":            {needsValue, func(e *Export, _ *Client, val string) error { e.Refer = val; return nil }},
+	"replicas":         {needsValue, func(e *Export, _ *Client, val string) error { e.Replicas = val; return nil }},
 	"no_subtree_check": nothing, "wdelay": nothing, "no_wdelay": nothing, "no_pnfs": nothing, "acl": nothing,
 	"auth_nlm": nothing, "secure_locks": nothing,
 	"no_auth_nlm":    meaningless("no_auth_nlm" + locksChecked),
@@ -265,6 +262,8 @@ func (e *Export) Options() []string {
 	} else {
 		value(&opts, "mountpoint", e.MountPoint)
 	}
+	value(&opts, "refer", e.Refer)
+	value(&opts, "replicas", e.Replicas)
 	value(&opts, "export_bandwidth", e.Bandwidth)
 	value(&opts, "export_iops", e.IOPS)
 	for _, k := range e.PKeys {

@@ -34,6 +34,8 @@ func optionsOf(e *control.Export) (names []string, value map[string]string) {
 	add("fsid", e.FSID)
 	add("crossmnt", word(e.CrossMnt))
 	add("mountpoint", e.MountPoint)
+	add("refer", e.Refer)
+	add("replicas", e.Replicas)
 	add("bandwidth", e.Bandwidth)
 	if e.IOPS > 0 {
 		add("iops", fmt.Sprint(e.IOPS))

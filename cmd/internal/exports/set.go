@@ -322,6 +322,7 @@ func (e *Export) NFS(pseudo string, xprtsec []string) *nfs.Export {
 		k, _ := config.ParsePKey(p) // it was normalized
 		x.PKeys = append(x.PKeys, k)
 	}
+	x.Locations, x.Moved, _ = e.Locations() // they were normalized
 	x.CrossMnt, x.FirstMatch, x.Limit = e.CrossMnt, e.FirstMatch, e.Limit()
 	x.Ident, _ = config.ParseFSID(e.FSID)
 	clients := e.Rules()
