@@ -81,10 +81,6 @@ func meaningless(why string) option {
 	return option{noValue, func(*Export, *Client, string) error { return &errMeaningless{why} }}
 }
 
-func refused(v valued, why string) option {
-	return option{v, func(*Export, *Client, string) error { return errors.New(why) }}
-}
-
 func list(to func(e *Export, c *Client) *[]string, sep string) option {
 	return option{needsValue, func(e *Export, c *Client, val string) error {
 		*to(e, c) = strings.Split(val, sep)
