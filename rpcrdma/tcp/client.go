@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -21,22 +22,15 @@ var ErrXIDInUse = errors.New("tcp: another call with this XID is in flight")
 // clientHandshakeTimeout bounds the AUTH_TLS probe and the handshake.
 const clientHandshakeTimeout = 20 * time.Second
 
-// clientWriteTimeout ends connections whose server does not take calls.
-const clientWriteTimeout = time.Minute
-
 // Client sends calls over one connection, any number at a time. It does not reconnect. It
 // implements rpc.Client.
 //
-// One goroutine reads the replies. Callers write their calls themselves, under writing. mu is never
-// held while the socket is read or written.
+// One goroutine reads the replies. Calls are written by the callers: one of them writes what all of
+// them have queued (outbox). mu is never held while the socket is read or written.
 type Client struct {
 	conn net.Conn
 	peer string
-
-	writing sync.Mutex // of a record, and of the following fields
-	mark    [rpc.MarkLen]byte
-	parts   [][]byte    // of the record
-	left    net.Buffers // what is left of them
+	out  outbox
 
 	mu      sync.Mutex
 	pending map[uint32]*pending
@@ -55,6 +49,9 @@ type Client struct {
 //	          not in the map; never reused
 type pending struct {
 	call  xdr.Encoder
+	mark  [rpc.MarkLen]byte
+	stage atomic.Uint32 // of writing the call: see outbox
+	alone bool          // no other call was in flight when this one began
 	done  chan struct{} // has one element when reply or err is there
 	reply []byte        // before that, memory for it
 	err   error
@@ -161,6 +158,7 @@ func (c *Client) register(xid uint32, dst []byte) (uint32, *pending, error) {
 	p := idle.Get().(*pending)
 	p.dst = dst
 	c.pending[xid] = p
+	p.alone = len(c.pending) == 1
 	return xid, p, nil
 }
 
@@ -198,7 +196,7 @@ func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 		c.forget(xid, p)
 		return fmt.Errorf("tcp: a call of %d bytes is longer than a record can be", e.Len())
 	}
-	if err := c.exchange(ctx, xid, p, e); err != nil {
+	if err := c.exchange(ctx, xid, p); err != nil {
 		return err
 	}
 	p.results = p.decoder()
@@ -209,49 +207,17 @@ func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 
 // exchange sends a call and waits for its reply. When it returns, nothing uses the memory of the
 // call.
-func (c *Client) exchange(ctx context.Context, xid uint32, p *pending, e *xdr.Encoder) error {
-	if err := c.send(e); err != nil {
-		c.unsendable(err)
-	}
+func (c *Client) exchange(ctx context.Context, xid uint32, p *pending) error {
+	c.send(p)
 	select {
 	case <-p.done:
+		c.unsend(p)
 	case <-ctx.Done():
+		c.unsend(p)
 		c.forget(xid, p)
 		return ctx.Err()
 	}
 	return p.err
-}
-
-// drainTimeout bounds the reading of replies after a failed write. The server has closed the
-// connection, so the replies are in the socket already.
-const drainTimeout = 5 * time.Second
-
-// unsendable ends a connection after a failed write. It first reads the replies that have arrived:
-// our host has acknowledged them, so the server may have removed them from its reply cache, and
-// sending these calls again would execute them twice.
-func (c *Client) unsendable(err error) {
-	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
-		c.fail(err)
-		return
-	}
-	_ = c.conn.SetReadDeadline(time.Now().Add(drainTimeout))
-}
-
-// send writes a call. The bytes of the call are not used any more when it returns. Calls of
-// several goroutines are written one after the other; a slow server delays all of them, and fails
-// the connection after clientWriteTimeout. send does not retain e. The caller may reuse its
-// memory at once, also after an error.
-func (c *Client) send(e *xdr.Encoder) error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	c.mark = rpc.RecordMark(e.Len())
-	c.parts = appendMessage(append(c.parts[:0], c.mark[:]), e)
-	c.left = c.parts
-	// The deadline is not that of the call: half a record would end the connection for all calls.
-	c.conn.SetWriteDeadline(time.Now().Add(clientWriteTimeout))
-	_, err := writeParts(c.conn, &c.left)
-	clear(c.parts)
-	return err
 }
 
 // read reads replies until the connection ends. The end of a reply goes directly to the memory of

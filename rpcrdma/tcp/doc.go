@@ -27,5 +27,6 @@
 // # Concurrency
 //
 // The methods of Listener, Client and CallbackDialer may be called from any goroutine. A
-// connection of a Listener has two goroutines: one reads calls, one writes replies.
+// connection of a Listener has two goroutines: one reads calls, one writes replies. A Client has
+// one, which reads replies; its calls are written by the goroutines that make them (outbox.go).
 package tcp

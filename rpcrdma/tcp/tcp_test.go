@@ -270,11 +270,11 @@ func TestMaxConns(t *testing.T) {
 // forward sends a call message as it is and returns the reply message.
 func forward(c *Client, msg []byte) ([]byte, error) {
 	xid := binary.BigEndian.Uint32(msg)
-	p := &pending{done: make(chan struct{}, 1)}
+	p := &pending{call: xdr.Encoder{B: msg}, done: make(chan struct{}, 1)}
 	c.mu.Lock()
 	c.pending[xid] = p
 	c.mu.Unlock()
-	if err := c.exchange(context.Background(), xid, p, &xdr.Encoder{B: msg}); err != nil {
+	if err := c.exchange(context.Background(), xid, p); err != nil {
 		return nil, err
 	}
 	return p.reply, nil
