@@ -18,6 +18,8 @@ type fsType struct {
 	uuidStatfs bool
 	// remote: a server or a FUSE daemon has the locks, for which a call would have to wait.
 	remote bool
+	// aborts: a sync can return success although the filesystem has lost its transaction; see aborted.
+	aborts bool
 
 	linkMax     uint32 // 0: not known
 	maxFileSize uint64 // 0: that of the kernel
@@ -27,9 +29,9 @@ type fsType struct {
 var fsTypes = map[uint32]fsType{
 	// ext2 and ext3 have the same magic number.
 	unix.EXT4_SUPER_MAGIC: {
-		near: true, mappable: true, uuidStatfs: true, linkMax: 65000, maxFileSize: 16<<40 - 4096,
+		near: true, mappable: true, uuidStatfs: true, aborts: true, linkMax: 65000, maxFileSize: 16<<40 - 4096,
 	},
-	unix.XFS_SUPER_MAGIC:   {near: true, mappable: true, linkMax: 1<<31 - 1},
+	unix.XFS_SUPER_MAGIC:   {near: true, mappable: true, aborts: true, linkMax: 1<<31 - 1},
 	unix.BTRFS_SUPER_MAGIC: {near: true, mappable: true, uuidStatfs: true, linkMax: 65535},
 	unix.TMPFS_MAGIC:       {near: true, mappable: true, inMemory: true, linkMax: 1<<31 - 1},
 	unix.RAMFS_MAGIC:       {near: true, inMemory: true},

@@ -61,6 +61,7 @@ type FS struct {
 	// inMemory: tmpfs or ramfs, where no read or write waits for a disk.
 	inMemory bool
 	near     bool // see fsType
+	aborts   bool // see fsType
 	layered  bool // an overlay: files can have the device number of their layer
 	// mappable: Map may map files. seesAll: mincore tells of all files whether they are in memory,
 	// else only of those of uid.
@@ -159,6 +160,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	}
 	kind := typeOfFS(&sfs)
 	f.limits, f.inMemory, f.near = kind.limits(), kind.inMemory, kind.near
+	f.aborts = kind.aborts && !f.readOnly
 	f.changes.init(coarseTimes(fd))
 	f.changes.sealNow()
 	f.layered = sfs.Type == unix.OVERLAYFS_SUPER_MAGIC
