@@ -32,7 +32,9 @@ func TestFaultFlush(t *testing.T) {
 			t.Parallel()
 			for range 6 {
 				seed := rand.Uint64()
-				t.Run(fmt.Sprint(seed), func(t *testing.T) { flushFails(t, newBadDisk(t, c.kind, c.size, seed, c.options...), seed) })
+				t.Run(fmt.Sprint(seed), func(t *testing.T) {
+					flushFails(t, newBadDisk(t, c.kind, c.size, seed, c.options...), seed)
+				})
 			}
 		})
 	}
