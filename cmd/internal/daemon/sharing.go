@@ -24,17 +24,24 @@ func (d *Daemon) sharing(cfg *config.Config) (*state.Sharing, error) {
 			return nil, fmt.Errorf("ha_node is not set, and the host has no name: %w", err)
 		}
 	}
+	logged := uint64(0) // the epoch
 	return &state.Sharing{
 		Node: node, Term: cfg.HALease, Lost: d.leaseLost,
 		Waiting: func(r lease.Record) {
-			d.log.Info("another node has the lease on the state directory; waiting", zap.String("node", r.Node),
-				zap.Uint64("epoch", r.Epoch), zap.Duration("at_least", cfg.HALease))
-			if err := d.manager.Status("waiting for the lease of node " + r.Node); err != nil {
+			if r.Epoch != logged {
+				logged = r.Epoch
+				d.log.Info("another node has the lease on the state directory; waiting", zap.String("node", r.Node),
+					zap.Uint64("epoch", r.Epoch), zap.Duration("at_least", cfg.HALease))
+			}
+			if err := d.manager.Starting("waiting for the lease of node "+r.Node, 2*cfg.HALease+startTime); err != nil {
 				d.log.Debug("the service manager cannot be told", zap.Error(err))
 			}
 		},
 	}, nil
 }
+
+// startTime is for the start of a daemon after it has the lease.
+const startTime = 30 * time.Second
 
 // logTime is the time for the log line of a daemon that ends because it has lost the lease.
 const logTime = 100 * time.Millisecond

@@ -6,7 +6,8 @@
 //	holder    renews every Term/4. It may serve until Term after the begin of the last renewal that
 //	          was written. After that it has lost the lease, for ever: the process ends.
 //	others    claim the lease if the holder has released it, or if the file has not changed for
-//	          Term and a quarter, by their own clock, since they first read it so.
+//	          Term and a quarter, by their own clock, since they first read it so. A process claims it
+//	          at once if the holder was of its own node and boot, and is known to have ended.
 //
 // A holder is thus past its time when another one claims, however late its writes arrive and
 // however long it was stopped, as long as the clocks of the two hosts run at the same rate within

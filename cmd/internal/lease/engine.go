@@ -6,15 +6,18 @@ import "time"
 type Record struct {
 	Epoch    uint64 `json:"epoch"` // claims so far
 	Node     string `json:"node"`  // who made the last one
+	Boot     string `json:"boot"`  // of that node's kernel: its boot ID
 	Count    uint64 `json:"count"` // renewals in this epoch
 	Released bool   `json:"released,omitempty"`
 }
 
-// Engine is the lease as one node sees it. The zero value, with Node and Term set, holds nothing.
+// Engine is the lease as one node sees it. The zero value, with Node, Boot and Term set, holds
+// nothing.
 // Times are of one clock of the node that never jumps and does not stop while the host sleeps. An
 // Engine is not for concurrent use.
 type Engine struct {
 	Node string
+	Boot string // tells the host from one that has the same Node by mistake, and from an earlier boot
 	Term time.Duration
 
 	held  bool
@@ -34,7 +37,7 @@ func (e *Engine) patience() time.Duration { return e.Term + e.Term/4 }
 // Read notes what was read from the newest lease file by a read that began at begun and ended at
 // now. ok is false if there is none. The content is that of some moment between the two.
 func (e *Engine) Read(begun, now time.Duration, r Record, ok bool) {
-	if e.held && ok && (r.Epoch > e.own.Epoch || r.Epoch == e.own.Epoch && r.Node != e.Node) {
+	if e.held && ok && (r.Epoch > e.own.Epoch || r.Epoch == e.own.Epoch && !e.mine(r)) {
 		e.lost = true
 	}
 	if !e.known || r != e.seen {
@@ -43,18 +46,23 @@ func (e *Engine) Read(begun, now time.Duration, r Record, ok bool) {
 	e.seen, e.known, e.checked = r, true, begun
 }
 
+// mine reports whether a record is of this node since its kernel was booted.
+func (e *Engine) mine(r Record) bool { return r.Node == e.Node && r.Boot == e.Boot }
+
 // Claim returns the record to claim with, if the lease may be claimed by what was read.
 func (e *Engine) Claim() (r Record, ok bool) {
 	if e.held || !e.known || e.seen.Epoch != 0 && !e.seen.Released && e.checked-e.since < e.patience() {
 		return r, false
 	}
-	return Record{Epoch: e.seen.Epoch + 1, Node: e.Node}, true
+	return e.next(), true
 }
+
+func (e *Engine) next() Record { return Record{Epoch: e.seen.Epoch + 1, Node: e.Node, Boot: e.Boot} }
 
 // Replace returns the record to claim with at once, after the process that held the lease on this
 // very node has ended. The caller knows that.
 func (e *Engine) Replace() (r Record, ok bool) {
-	return Record{Epoch: e.seen.Epoch + 1, Node: e.Node}, !e.held && e.known && e.seen.Node == e.Node
+	return e.next(), !e.held && e.known && e.mine(e.seen)
 }
 
 // Claimed notes that the claim with r has succeeded, which began at begun.

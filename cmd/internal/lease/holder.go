@@ -29,7 +29,7 @@ type Config struct {
 	// Lost is called once, from a goroutine of the Holder, when the lease was lost. The process must
 	// end.
 	Lost func(error)
-	// Waiting is called when the lease is another node's, and Take waits.
+	// Waiting is called while the lease is another node's, at each look of Take at it.
 	Waiting func(Record)
 }
 
@@ -63,11 +63,20 @@ func now() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
+// bootID is the kernel's name for this boot of the host.
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b)), err
+}
+
 // Take waits until the lease can be claimed, and claims it. It waits as long as another node renews
 // the lease.
 func Take(ctx context.Context, cfg Config) (*Holder, error) {
-	e := Engine{Node: cfg.Node, Term: cfg.Term}
-	told := false
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	e := Engine{Node: cfg.Node, Boot: boot, Term: cfg.Term}
 	for {
 		begun := now()
 		r, err := newest(cfg.Dir)
@@ -91,8 +100,7 @@ func Take(ctx context.Context, cfg Config) (*Holder, error) {
 			}
 			continue // another node was faster
 		}
-		if !told && cfg.Waiting != nil {
-			told = true
+		if cfg.Waiting != nil {
 			cfg.Waiting(r)
 		}
 		select {
@@ -120,7 +128,7 @@ func (h *Holder) Share() (Shared, *os.File) {
 // Adopt continues with a lease that another process of this host has shared. file belongs to the
 // Holder from then on.
 func Adopt(cfg Config, s Shared, file *os.File) *Holder {
-	e := Engine{Node: cfg.Node, Term: cfg.Term}
+	e := Engine{Node: cfg.Node, Boot: s.Record.Boot, Term: cfg.Term}
 	e.Claimed(s.Begun, s.Record)
 	return hold(cfg, e, file)
 }
@@ -249,11 +257,24 @@ func name(dir string, epoch uint64) string {
 
 // newest reads the file of the last epoch. The error is fs.ErrNotExist if there never was one.
 func newest(dir string) (Record, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return Record{}, err
+	// The file is gone if two epochs have passed since the directory was read.
+	for {
+		last, err := lastEpoch(dir)
+		if err != nil {
+			return Record{}, err
+		}
+		if last == 0 {
+			return Record{}, fs.ErrNotExist
+		}
+		if r, err := read(dir, last); !errors.Is(err, fs.ErrNotExist) {
+			return r, err
+		}
 	}
-	last := uint64(0)
+}
+
+// lastEpoch is the epoch of the newest lease file, 0 if there is none.
+func lastEpoch(dir string) (last uint64, err error) {
+	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		if n, ok := strings.CutPrefix(e.Name(), prefix); ok {
 			if epoch, err := strconv.ParseUint(n, 10, 64); err == nil {
@@ -261,10 +282,7 @@ func newest(dir string) (Record, error) {
 			}
 		}
 	}
-	if last == 0 {
-		return Record{}, fs.ErrNotExist
-	}
-	return read(dir, last)
+	return last, err
 }
 
 // read reads a lease file. It tries again if the file is damaged: the holder may be writing it.
@@ -327,6 +345,14 @@ func claim(dir string, r Record) (*os.File, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	if err := syncDir(dir); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	// A claimant that was stopped before the link may come late: files of old epochs are removed, so
+	// the name can be free although others have claimed since.
+	if last, err := lastEpoch(dir); err != nil || last != r.Epoch {
+		if err == nil {
+			err = errors.Join(fs.ErrExist, os.Remove(name(dir, r.Epoch)))
+		}
 		return nil, errors.Join(err, f.Close())
 	}
 	// The file of the epoch before stays: its holder may be about to write to it.

@@ -34,7 +34,7 @@ func TestHolder(t *testing.T) {
 	}
 	cfg := config(dir, "b", &lost)
 	var waits string
-	cfg.Waiting = func(r Record) { waits += r.Node }
+	cfg.Waiting = func(r Record) { waits = r.Node }
 	ctx, cancel := context.WithTimeout(t.Context(), 3*cfg.Term)
 	defer cancel()
 	if _, err := Take(ctx, cfg); !errors.Is(err, context.DeadlineExceeded) || waits != "a" {
@@ -118,6 +118,41 @@ func TestSameNode(t *testing.T) {
 	}
 	if err := b.Release(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestLateClaim: a claim that was stopped before its link, and continues after others have claimed
+// several times, fails, although the file of its epoch is gone by then.
+func TestLateClaim(t *testing.T) {
+	dir := t.TempDir()
+	for epoch := uint64(1); epoch <= 7; epoch++ {
+		f, err := claim(dir, Record{Epoch: epoch, Node: "b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+	}
+	for _, epoch := range []uint64{1, 5, 6, 7} {
+		if f, err := claim(dir, Record{Epoch: epoch, Node: "a"}); !errors.Is(err, os.ErrExist) {
+			t.Errorf("epoch %d is claimed although epoch 7 has a file: %v", epoch, err)
+			_ = f.Close()
+		}
+	}
+	if l, _ := filepath.Glob(filepath.Join(dir, "*")); len(l) != 2 {
+		t.Errorf("files %q", l)
+	}
+}
+
+// TestSameName: a node of the same name by mistake, or after its host was booted again, waits as
+// any other.
+func TestSameName(t *testing.T) {
+	e := Engine{Node: "a", Boot: "2", Term: time.Second}
+	e.Read(0, 0, Record{Epoch: 3, Node: "a", Boot: "1"}, true)
+	if _, ok := e.Replace(); ok {
+		t.Error("replaces a process of another boot")
+	}
+	if _, ok := e.Claim(); ok {
+		t.Error("claims at once")
 	}
 }
 

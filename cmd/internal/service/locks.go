@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -27,7 +28,7 @@ type lateNFS4 struct{ *nfs4.Server }
 func (s *Service) newNLM(common *nfs.Config, v4 *lateNFS4, starts int32) *nlm.Server {
 	cfg := nlm.Config{
 		Exports: s.Table, Codec: common.Codec, Groups: s.IDMap, Locks: s.LockTable, State: starts,
-		Call: callHost, Remember: s.State.SetLockClients,
+		Call: s.callHost, Remember: s.State.SetLockClients,
 		OthersReclaim: func() bool { return v4.State().Grace(clock.Now()) },
 		EndExpired:    func(client string) bool { return v4.State().EndExpired(clock.Now(), client) },
 		Delegations:   v4, Shares: v4,
@@ -39,8 +40,9 @@ func (s *Service) newNLM(common *nfs.Config, v4 *lateNFS4, starts int32) *nlm.Se
 	return nlm.New(cfg)
 }
 
-// callHost calls a program of another host, whose portmap knows the port.
-func callHost(ctx context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder),
+// callHost calls a program of another host, whose portmap knows the port. A server that may not
+// serve any more grants no locks: it calls nobody.
+func (s *Service) callHost(ctx context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder),
 	res func(*xdr.Decoder) error,
 ) error {
 	dial := func(port uint16) (*tcp.Client, error) {
@@ -60,5 +62,8 @@ func callHost(ctx context.Context, host netip.Addr, prog, vers, proc uint32, arg
 		return err
 	}
 	defer func() { _ = c.Close() }()
+	if may := s.mayServe(); may != nil && !may() {
+		return errors.New("this node has lost the lease on the state directory")
+	}
 	return c.Call(ctx, &rpc.Request{Prog: prog, Vers: vers, Proc: proc, Args: args, Res: res})
 }

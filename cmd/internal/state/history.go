@@ -138,7 +138,7 @@ func (s *Store) writeEntry(e *Entry) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(s.entryName(e.Number), append(b, '\n'))
+	return writeFile(s.entryName(e.Number), append(b, '\n'), s.mayWrite)
 }
 
 // entries lists the numbers of the files of the history, in order, 0 among them.

@@ -17,8 +17,20 @@ type Sharing struct {
 	Term time.Duration // of the lease
 	// Lost is called when the lease was lost. The process must end then.
 	Lost func(error)
-	// Waiting is called if another node has the lease, which OpenShared then waits for.
+	// Waiting is called again and again while another node has the lease, which OpenShared waits for.
 	Waiting func(lease.Record)
+}
+
+// provide makes the directory, unless nodes share it. Then the storage may not be mounted here, and
+// what would be made is a directory of this node alone.
+func (s *Sharing) provide(dir string) error {
+	if s == nil {
+		return os.MkdirAll(dir, 0o700)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		return fmt.Errorf("%w: is the storage that the nodes share mounted? Make the directory there before the first start", err)
+	}
+	return nil
 }
 
 // config is the configuration of the lease. alone says that no other process of this host has the

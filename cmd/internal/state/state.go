@@ -100,7 +100,7 @@ func Open(dir string) (*Store, error) { return OpenShared(context.Background(), 
 // OpenShared is Open for a directory that nodes share: it waits for the lease. It is Open if share is
 // nil.
 func OpenShared(ctx context.Context, dir string, share *Sharing) (*Store, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := share.provide(dir); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	abs, err := filepath.Abs(dir)
@@ -241,14 +241,11 @@ func (s *Store) update(change func(*contents)) error {
 		next.IDs = make(map[string]uint32)
 	}
 	change(&next)
-	if s.lease != nil && !s.lease.Serving() {
-		return errors.New("state was not saved: this node has lost the lease on the state directory")
-	}
 	b, err = json.MarshalIndent(next, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := writeFile(filepath.Join(s.dir, fileName), append(b, '\n')); err != nil {
+	if err := writeFile(filepath.Join(s.dir, fileName), append(b, '\n'), s.mayWrite); err != nil {
 		return fmt.Errorf("state was not saved: %w", err)
 	}
 	s.cur = next
@@ -338,12 +335,20 @@ func (s *Store) Secret() ([]byte, error) {
 	if _, err := rand.Read(b); err != nil {
 		return nil, err
 	}
-	return b, writeFile(name, b)
+	return b, writeFile(name, b, s.mayWrite)
+}
+
+// mayWrite is an error if another node may have the directory by now.
+func (s *Store) mayWrite() error {
+	if s.lease != nil && !s.lease.Serving() {
+		return errors.New("this node has lost the lease on the state directory")
+	}
+	return nil
 }
 
 // writeFile replaces a file so that after a crash it is either the old or the
-// new one, whole.
-func writeFile(name string, b []byte) error {
+// new one, whole. It asks may at the last moment: the storage can take long for the new file.
+func writeFile(name string, b []byte, may func() error) error {
 	tmp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
 	if err != nil {
 		return err
@@ -354,6 +359,9 @@ func writeFile(name string, b []byte) error {
 		return err
 	}
 	if err := errors.Join(tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	if err := may(); err != nil {
 		return err
 	}
 	if err := os.Rename(tmp.Name(), name); err != nil {
