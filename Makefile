@@ -30,7 +30,7 @@ IMAGE         ?= rstored:$(VERSION)
 IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
 
-.PHONY: all help build build-rdma test test-ops test-rdma race lint format vulncheck bench bench-guest bench-verbs bench-scale microbench fuzz torture nightly plots manual demo interop packages image csi image-csi release-snapshot install install-rdma clean
+.PHONY: all help build build-rdma test test-ops test-rdma race lint format vulncheck bench bench-guest bench-verbs bench-scale microbench fuzz torture failover nightly plots manual demo interop packages image csi image-csi release-snapshot install install-rdma clean
 
 all: build
 
@@ -150,7 +150,13 @@ nightly:
 	$(MAKE) race
 	$(MAKE) fuzz FUZZTIME=5m
 	$(MAKE) torture TORTURETIME=2h
+	$(MAKE) failover
 	$(MAKE) interop
+
+# Two nodes lose power, cable, storage, daemon and more, 200 times each: about half an hour, as root.
+# FAILOVER_SEED=N repeats a run.
+failover:
+	FAILOVER_ROUNDS=200 $(GO) test -C test -timeout 3h -count=1 -v -run '^(TestFailover|TestKeepalived)$$' ./e2e
 
 # The pictures of docs/transport.md, drawn from the simulator: some minutes.
 plots:

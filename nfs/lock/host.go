@@ -3,6 +3,7 @@ package lock
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/rstored/rstored/blockstore"
@@ -21,6 +22,65 @@ func (t *Table) UseHost(h Hosts) { t.hosts = h }
 
 // OnHost reports whether there may be locks of the host.
 func (t *Table) OnHost() bool { return t.hosts != nil }
+
+// ReclaimOver makes locks that are taken while reclaiming returns true valid at once, although the
+// host has a lock in the way: that of the process that served before, on a node that was stopped.
+// So it is with later locks of the same file, until RetryHost has taken all of them on the host. reclaiming must not wait: it is called
+// with locks of the table held. Call ReclaimOver before anything else.
+func (t *Table) ReclaimOver(reclaiming func() bool) { t.reclaiming = reclaiming }
+
+// ofPredecessor reports whether a lock of the host that is in the way is taken for one of the process
+// that served before. Call with update held, and mu not.
+func (t *Table) ofPredecessor(f File) bool {
+	if t.reclaiming == nil {
+		return false
+	}
+	s := t.shard(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.files[f]
+	return x != nil && x.later || t.reclaiming()
+}
+
+// RetryHost takes locks on the host that the host could not take when they were reclaimed. It
+// reports on how many files it still cannot.
+func (t *Table) RetryHost() (left int) {
+	for _, f := range t.find(func(_ File, x *file) bool { return x.later }) {
+		if !t.retryHost(f) {
+			left++
+		}
+	}
+	return left
+}
+
+func (t *Table) retryHost(f File) (done bool) {
+	s := t.shard(f)
+	s.update.Lock()
+	defer s.update.Unlock()
+	s.mu.Lock()
+	x := s.files[f]
+	if x == nil {
+		s.mu.Unlock()
+		return true
+	}
+	list := slices.Clone(x.locks)
+	s.mu.Unlock()
+	h, take := t.hostOf(f)
+	if h == nil || !take {
+		return true
+	}
+	taken := false
+	done = true
+	for _, l := range list {
+		in, err := h.LockHost(f.Handle, l.Start, l.End, l.Exclusive)
+		taken = taken || in == nil && err == nil
+		done = done && in == nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x.onHost, x.later = x.onHost || taken, !done // update is held: x is the file still
+	return done
+}
 
 type hostCounts struct{ conflicts, without, full atomic.Uint64 }
 
@@ -54,6 +114,7 @@ const (
 	hostTaken                  // it is to be unlocked there
 	hostConflict               // a lock of a program conflicts
 	hostFull                   // the host has too many locks of the server
+	hostLater                  // RetryHost takes it there
 )
 
 // takeOnHost takes a lock on the host's kernel. All clients are one owner there. As no lock of
@@ -66,6 +127,8 @@ func (t *Table) takeOnHost(f File, l *Lock) (holder Lock, res onHost) {
 	}
 	in, err := h.LockHost(f.Handle, l.Start, l.End, l.Exclusive)
 	switch {
+	case in != nil && t.ofPredecessor(f):
+		return holder, hostLater
 	case in != nil:
 		t.host.conflicts.Add(1)
 		return hostHolder(in), hostConflict

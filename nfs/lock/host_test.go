@@ -240,3 +240,39 @@ func TestWithout(t *testing.T) {
 		}
 	}
 }
+
+// TestReclaimOver: a lock that is reclaimed is valid although the process of before still has it on
+// the host. It is taken there when that process is gone, and released as any other.
+func TestReclaimOver(t *testing.T) {
+	h := &fakeHost{t: t}
+	h.program[3] = 'w'
+	table, f := New(0), theFile
+	reclaiming := true
+	table.UseHost(func(uint32) (blockstore.HostLocker, bool) { return h, true })
+	table.ReclaimOver(func() bool { return reclaiming })
+	mine := Lock{Owner: Owner{Client: "a", ID: "1"}, Start: 2, End: 4, Exclusive: true}
+	if _, ok, err := table.Lock(f, mine); !ok || err != nil {
+		t.Fatalf("a reclaim: %v, %v", ok, err)
+	}
+	if holder, free := table.Test(f, Lock{Owner: Owner{Client: "b"}, Start: 3, End: 3}); free || holder.Owner != mine.Owner {
+		t.Errorf("the lock is not the client's: %+v", holder)
+	}
+	reclaiming = false
+	if _, ok, _ := table.Lock(f, mine); !ok {
+		t.Error("the owner may not lock again what it has locked")
+	}
+	if _, ok, _ := table.Lock(f, Lock{Owner: Owner{Client: "a", ID: "2"}, Start: 3, End: 3}); ok {
+		t.Error("another lock")
+	}
+	if left := table.RetryHost(); left != 1 || h.open {
+		t.Errorf("%d files left, while the other process has the lock", left)
+	}
+	h.program[3] = 0
+	if left := table.RetryHost(); left != 0 || h.server[3] != 'w' {
+		t.Errorf("%d files left, and the host has %q", left, h.server)
+	}
+	table.Unlock(f, mine.Owner, 0, 10)
+	if h.open || h.server[3] != 0 {
+		t.Error("the host still has the lock")
+	}
+}

@@ -74,10 +74,13 @@ var (
 //
 //	shard.update > shard.mu (several of them in the order of the shards) > Table.waits > clientShard.mu
 type Table struct {
-	max     int
-	seed    maphash.Seed
-	hosts   Hosts
-	host    hostCounts
+	max   int
+	seed  maphash.Seed
+	hosts Hosts
+	host  hostCounts
+	// reclaiming is of ReclaimOver, or nil.
+	reclaiming func() bool
+
 	shards  [shards]shard
 	clients [shards]clientShard
 	count   atomic.Int64 // locks and waiters
@@ -113,6 +116,7 @@ type file struct {
 	locks  []Lock // sorted by Start
 	queue  []*Waiter
 	onHost bool // the host may have locks of the server on it
+	later  bool // and RetryHost has to take some
 }
 
 // New makes a table for at most limit locks and waiting requests. 0 means 2097152, of some 600
@@ -251,7 +255,7 @@ func (t *Table) take(f File, l *Lock) (holder Lock, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.get(f)
-	x.onHost = x.onHost || host == hostTaken
+	x.onHost, x.later = x.onHost || host == hostTaken, x.later || host == hostLater
 	t.put(x, *l)
 	return holder, true, nil
 }

@@ -141,7 +141,7 @@ func (t *Table) grant(f File) (granted []*Waiter) {
 		s.mu.Lock()
 		x := s.files[f]
 		t.dequeue(x, slices.Index(x.queue, w))
-		x.onHost = x.onHost || host == hostTaken
+		x.onHost, x.later = x.onHost || host == hostTaken, x.later || host == hostLater
 		t.put(x, w.Lock)
 		s.mu.Unlock()
 		granted = append(granted, w)

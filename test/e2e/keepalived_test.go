@@ -163,14 +163,19 @@ func TestKeepalived(t *testing.T) {
 	serving()
 	l := p.load()
 	defer l.end()
+	l.holdLocks()
 	for i := range rounds {
 		time.Sleep(time.Duration(500+r.IntN(500)) * time.Millisecond)
 		at := serving()
 		k := ks[at]
-		l.pauses()
+		l.pauses("")
 		var what string
 		fault := time.Now()
-		switch (i + int(seed%3)) % 3 {
+		kinds := 5
+		if p.disk {
+			kinds++
+		}
+		switch (i + int(seed%uint64(kinds))) % kinds {
 		case 0:
 			what = "no power"
 			k.n.space.IP(t, "link set "+haPort+" down")
@@ -181,17 +186,28 @@ func TestKeepalived(t *testing.T) {
 		case 2:
 			what = "the daemon killed"
 			_ = syscall.Kill(k.pid("pid"), syscall.SIGKILL)
+		case 3:
+			what = "the daemon stopped"
+			_ = syscall.Kill(k.pid("pid"), syscall.SIGSTOP)
+		case 4:
+			what = "planned"
+			_ = k.cmd.Process.Signal(syscall.SIGTERM)
+			<-k.done
+		case 5:
+			what = "slow storage"
+			p.freeze(time.Duration(500+r.IntN(3000)) * time.Millisecond)
 		}
 		l.goesOn(fault.Add(300*time.Millisecond), fmt.Sprintf("round %d, %s", i, what))
-		t.Logf("round %d: node %s, %s; longest pauses: %s", i, k.n.name, what, l.pauses())
+		t.Logf("round %d: node %s, %s; longest pauses: %s", i, k.n.name, what, l.pauses(what))
 		k.n.space.IP(t, "link set "+haPort+" up")
 		p.clients.IP(t, "link set to-"+k.n.name+" up")
-		if what == "no power" {
+		if what == "no power" || what == "planned" {
 			k.start(t)
 		}
 		time.Sleep(2 * time.Second) // the node is a standby again
 	}
 	l.verify()
+	l.distribution()
 }
 
 // TestHAScript: a start that waits, as for the lease of the other node, ends when the node loses the

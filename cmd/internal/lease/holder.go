@@ -50,6 +50,10 @@ type Holder struct {
 	until atomic.Int64
 	slow  atomic.Int64 // the slowest renewal in nanoseconds
 
+	// Unclean says that the process that had the lease before may still be there, without serving: it
+	// did not release the lease, and was of another node or boot. It is set before the Holder is used.
+	Unclean bool
+
 	mu sync.Mutex
 	e  Engine
 }
@@ -85,6 +89,7 @@ func Take(ctx context.Context, cfg Config) (*Holder, error) {
 		}
 		e.Read(begun, now(), r, err == nil)
 		c, ok := e.Claim()
+		unclean := ok && r.Epoch != 0 && !r.Released
 		if !ok && cfg.Alone {
 			c, ok = e.Replace()
 		}
@@ -93,7 +98,7 @@ func Take(ctx context.Context, cfg Config) (*Holder, error) {
 			f, err := claim(cfg.Dir, c)
 			if err == nil {
 				e.Claimed(begun, c)
-				return hold(cfg, e, f), nil
+				return hold(cfg, e, f, unclean), nil
 			}
 			if !errors.Is(err, fs.ErrExist) {
 				return nil, fmt.Errorf("the lease on the state directory cannot be claimed: %w", err)
@@ -130,12 +135,12 @@ func (h *Holder) Share() (Shared, *os.File) {
 func Adopt(cfg Config, s Shared, file *os.File) *Holder {
 	e := Engine{Node: cfg.Node, Boot: s.Record.Boot, Term: cfg.Term}
 	e.Claimed(s.Begun, s.Record)
-	return hold(cfg, e, file)
+	return hold(cfg, e, file, false)
 }
 
 // hold starts the goroutines of a Holder.
-func hold(cfg Config, e Engine, f *os.File) *Holder {
-	h := &Holder{cfg: cfg, e: e, file: f, done: make(chan struct{})}
+func hold(cfg Config, e Engine, f *os.File, unclean bool) *Holder {
+	h := &Holder{cfg: cfg, e: e, file: f, Unclean: unclean, done: make(chan struct{})}
 	h.until.Store(int64(e.Until()))
 	h.ended.Add(2)
 	go h.renew()

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/nfs"
@@ -66,4 +67,27 @@ func (s *Service) callHost(ctx context.Context, host netip.Addr, prog, vers, pro
 		return errors.New("this node has lost the lease on the state directory")
 	}
 	return c.Call(ctx, &rpc.Request{Prog: prog, Vers: vers, Proc: proc, Args: args, Res: res})
+}
+
+// reclaiming reports whether the only locks that clients get now are those that they reclaim.
+func (s *Service) reclaiming() bool { return s.NFS4.State().GracePending() || s.NLM.Grace() }
+
+// hostRetry is the time between two attempts to take reclaimed locks on the host.
+const hostRetry = time.Second
+
+// lockOnHost takes locks on the host when the process that served before, on a node that was
+// stopped, no longer has them.
+func (s *Service) lockOnHost() {
+	for t := time.NewTicker(hostRetry); ; {
+		select {
+		case <-s.end:
+			t.Stop()
+			return
+		case <-t.C:
+		}
+		if s.LockTable.RetryHost() == 0 && !s.reclaiming() {
+			t.Stop()
+			return
+		}
+	}
 }

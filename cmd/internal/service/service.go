@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"go.uber.org/zap"
 
@@ -66,6 +67,9 @@ type Service struct {
 	Recorder *measure.Recorder
 
 	faults *nfs.Counters
+	// end ends lockOnHost; nil if there is none.
+	end   chan struct{}
+	ended sync.WaitGroup
 }
 
 // Files in the state directory, in memory that outlives the process.
@@ -164,6 +168,11 @@ func New(c Config) (*Service, error) {
 		Logger: c.Log.Slog("rpc"), GSS: s.newKerberos(), MayServe: s.mayServe(),
 	})
 	s.LimitMapped(cfg.MappedBytes())
+	if l := s.State.Lease(); l != nil && l.Unclean {
+		s.LockTable.ReclaimOver(s.reclaiming)
+		s.end = make(chan struct{})
+		s.ended.Go(s.lockOnHost)
+	}
 	return s, nil
 }
 
@@ -196,6 +205,10 @@ func (s *Service) dropExport(id uint32) {
 
 // Close ends the servers, once no transport passes calls to them. The exports stay open.
 func (s *Service) Close() {
+	if s.end != nil {
+		close(s.end)
+		s.ended.Wait()
+	}
 	s.NLM.Close()
 	s.NFS4.Close()
 	s.RPC.Close()
