@@ -25,8 +25,9 @@ func (t *Table) OnHost() bool { return t.hosts != nil }
 
 // ReclaimOver makes locks that are taken while reclaiming returns true valid at once, although the
 // host has a lock in the way: that of the process that served before, on a node that was stopped.
-// So it is with later locks of the same file, until RetryHost has taken all of them on the host. reclaiming must not wait: it is called
-// with locks of the table held. Call ReclaimOver before anything else.
+// So it is with later locks of the same file, until RetryHost has taken all of them on the host.
+// reclaiming must not wait: it is called with locks of the table held. Call ReclaimOver before
+// anything else.
 func (t *Table) ReclaimOver(reclaiming func() bool) { t.reclaiming = reclaiming }
 
 // ofPredecessor reports whether a lock of the host that is in the way is taken for one of the process

@@ -254,7 +254,8 @@ func TestReclaimOver(t *testing.T) {
 	if _, ok, err := table.Lock(f, mine); !ok || err != nil {
 		t.Fatalf("a reclaim: %v, %v", ok, err)
 	}
-	if holder, free := table.Test(f, Lock{Owner: Owner{Client: "b"}, Start: 3, End: 3}); free || holder.Owner != mine.Owner {
+	other := Lock{Owner: Owner{Client: "b"}, Start: 3, End: 3}
+	if holder, free := table.Test(f, other); free || holder.Owner != mine.Owner {
 		t.Errorf("the lock is not the client's: %+v", holder)
 	}
 	reclaiming = false

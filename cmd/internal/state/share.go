@@ -28,7 +28,8 @@ func (s *Sharing) provide(dir string) error {
 		return os.MkdirAll(dir, 0o700)
 	}
 	if _, err := os.Stat(dir); err != nil {
-		return fmt.Errorf("%w: is the storage that the nodes share mounted? Make the directory there before the first start", err)
+		return fmt.Errorf("%w: is the storage that the nodes share mounted? Make the directory there before the first "+
+			"start", err)
 	}
 	return nil
 }
