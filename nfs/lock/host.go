@@ -30,8 +30,8 @@ func (t *Table) OnHost() bool { return t.hosts != nil }
 // anything else.
 func (t *Table) ReclaimOver(reclaiming func() bool) { t.reclaiming = reclaiming }
 
-// ofPredecessor reports whether a lock of the host that is in the way is taken for one of the process
-// that served before. Call with update held, and mu not.
+// ofPredecessor reports whether a lock of the host that is in the way is taken for one of the
+// process that served before. Call with update held, and mu not.
 func (t *Table) ofPredecessor(f File) bool {
 	if t.reclaiming == nil {
 		return false
