@@ -57,7 +57,7 @@ type Dialer struct {
 	// certificate of the client, so that MutualTLS needs TLS.
 	Security rpc.Security
 	TLS      func(server string) (*tls.Config, error)
-	// Secure, if not nil, makes NFS calls with RPCSEC_GSS; Cred counts for MOUNT alone.
+	// Secure, if not nil, makes NFS calls with RPCSEC_GSS. Its user is that of Cred.
 	Secure *Secure
 	// GiveUp and Depth are those of client.Config.
 	GiveUp time.Duration
@@ -71,8 +71,9 @@ type Dialer struct {
 // Secure is how calls are protected.
 type Secure struct {
 	Service gss.Service
-	// Initiate begins a security context with a server, by its name in the URL.
-	Initiate func(ctx context.Context, host string) (rpc.Initiation, error)
+	// Initiate begins a security context of a user with a server, by its name in the URL. The user is
+	// that of Dialer.Cred, or of client.WithCred.
+	Initiate func(ctx context.Context, host string, uid uint32) (rpc.Initiation, error)
 }
 
 // secured connects and protects the calls of the connection as Dialer.Secure says.
@@ -85,8 +86,8 @@ func (d *Dialer) secured(ctx context.Context, at endpoint) (rpc.Client, error) {
 	if err != nil {
 		host = at.host
 	}
-	s := rpc.NewSecured(conn, d.Secure.Service, func(ctx context.Context) (rpc.Initiation, error) {
-		return d.Secure.Initiate(ctx, host)
+	s := rpc.NewSecured(conn, d.Secure.Service, func(ctx context.Context, uid uint32) (rpc.Initiation, error) {
+		return d.Secure.Initiate(ctx, host, uid)
 	})
 	return mountPlain{s}, nil
 }

@@ -126,7 +126,7 @@ func status(err error) fuse.Status {
 		return fuse.EIO
 	case errors.Is(err, context.Canceled):
 		return fuse.EINTR
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrPermission), errors.As(err, new(*rpc.DeniedError)):
 		return fuse.EACCES
 	case errors.Is(err, rpc.ErrClosed):
 		return fuse.Status(syscall.ENOTCONN)

@@ -53,7 +53,7 @@ type ServerConfig struct {
 	// and 512. Beyond them the context that was unused for the longest time is forgotten; its
 	// client establishes another one.
 	Contexts, PerHost int
-	// Refused, if not nil, is called for each token that is refused, and after each context that
+	// Outcome, if not nil, is called for each token that is refused, and after each context that
 	// was established with a nil error.
 	Outcome func(peer netip.Addr, principal string, err error)
 }

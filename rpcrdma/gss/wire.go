@@ -49,6 +49,16 @@ func (s Service) String() string {
 	return fmt.Sprintf("service %d", uint32(s))
 }
 
+// ParseService is the reverse of String.
+func ParseService(name string) (s Service, ok bool) {
+	for _, s = range [...]Service{None, Integrity, Privacy} {
+		if s.String() == name {
+			return s, true
+		}
+	}
+	return 0, false
+}
+
 const (
 	// SeqMax is the largest sequence number of a call (MAXSEQ, RFC 2203 section 5.3.3.1). A context
 	// that has reached it must be replaced.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io/fs"
 	"net/netip"
 	"testing"
 	"time"
@@ -413,7 +414,7 @@ func TestSecured(t *testing.T) {
 	for _, service := range []gss.Service{gss.None, gss.Integrity, gss.Privacy} {
 		r := newGSSRig(t)
 		begun := 0
-		s := NewSecured(&loop{r: r}, service, func(context.Context) (Initiation, error) {
+		s := NewSecured(&loop{r: r}, service, func(context.Context, uint32) (Initiation, error) {
 			begun++
 			return Initiation{Token: []byte("alice"), Finish: func(token []byte) (*gss.Context, error) {
 				if string(token) != "answer" {
@@ -457,7 +458,7 @@ func TestSecured(t *testing.T) {
 		}
 	}
 	r := newGSSRig(t)
-	refused := NewSecured(&loop{r: r}, gss.None, func(context.Context) (Initiation, error) { return Initiation{}, nil })
+	refused := NewSecured(&loop{r: r}, gss.None, func(context.Context, uint32) (Initiation, error) { return Initiation{}, nil })
 	var e *gss.InitError
 	if err := refused.Call(t.Context(), &Request{Prog: testProg, Vers: 2}); !errors.As(err, &e) || e.Minor != 77 {
 		t.Errorf("a refused token: %v", err)
@@ -472,4 +473,61 @@ func serverContext(t *testing.T) *gss.Context {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// TestSecuredUsers: each user has a context, a user without credentials keeps nobody else waiting, and
+// the contexts that are remembered are bounded.
+func TestSecuredUsers(t *testing.T) {
+	r := newGSSRig(t)
+	begun := map[uint32]int{}
+	entered := make(chan struct{})
+	s := NewSecured(&loop{r: r}, gss.None, func(ctx context.Context, uid uint32) (Initiation, error) {
+		switch uid {
+		case 6:
+			return Initiation{}, errors.New("no ticket")
+		case 7:
+			close(entered)
+			<-ctx.Done()
+			return Initiation{}, errors.New("no KDC")
+		}
+		begun[uid]++
+		return Initiation{Token: []byte{byte(uid + 1)}, Finish: func([]byte) (*gss.Context, error) { return r.client, nil }}, nil
+	})
+	call := func(ctx context.Context, uid uint32) error {
+		return s.Call(ctx, &Request{
+			Prog: testProg, Vers: 2, Proc: procWho, Dst: make([]byte, 100), Cred: &Cred{UID: uid},
+		})
+	}
+	slow, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- call(slow, 7) }()
+	<-entered
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := call(canceled, 7); !errors.Is(err, context.Canceled) {
+		t.Errorf("waiting for the context of another call: %v", err)
+	}
+	for range 2 {
+		for uid := range uint32(3) {
+			if err := call(t.Context(), uid); err != nil || r.seen.Principal != string([]byte{byte(uid + 1)}) {
+				t.Errorf("user %d: %q, %v", uid, r.seen.Principal, err)
+			}
+		}
+	}
+	if len(begun) != 3 || begun[0] != 1 || begun[1] != 1 || begun[2] != 1 {
+		t.Error(begun)
+	}
+	if err := call(t.Context(), 6); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("without a ticket: %v", err)
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("an interrupted call: %v", err)
+	}
+	for uid := range uint32(2 * securedUsers) {
+		s.user(&Request{Cred: &Cred{UID: uid}})
+	}
+	if len(s.users) != securedUsers {
+		t.Errorf("%d users", len(s.users))
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 
 	"github.com/rstored/rstored/rpcrdma/gss"
@@ -19,26 +20,58 @@ type Initiation struct {
 	Finish func(token []byte) (*gss.Context, error)
 }
 
-// Secured is a Client whose calls are of RPCSEC_GSS (RFC 2203). It establishes a context with the
-// first call, and another one when the server does not know the old one any more or it is used up.
-// The Cred of requests does not count.
+// Secured is a Client whose calls are of RPCSEC_GSS (RFC 2203). It establishes a context for each
+// user, by the UID of the Cred of requests, with the first call of this user, and another one when
+// the server does not know the old one any more or it is used up. A request without Cred is of user
+// 0. Else Cred does not count. While a context is established, other calls of the same user wait.
 //
 // With gss.None the arguments and results go as without RPCSEC_GSS, over RDMA by chunks. Otherwise
 // bulk data is part of the message, and results are never in Request.Dst.
 type Secured struct {
 	Client
 	service  gss.Service
-	initiate func(ctx context.Context) (Initiation, error)
+	initiate Initiate
 
-	mu  sync.Mutex
-	now *gss.Client
+	mu    sync.Mutex
+	users map[uint32]*securedUser
 }
 
+// Initiate begins the establishment of a context for a user of this host. An error that is no end of
+// ctx counts as a lack of permission (fs.ErrPermission).
+type Initiate func(ctx context.Context, uid uint32) (Initiation, error)
+
+// securedUsers bounds the users whose contexts a connection remembers.
+const securedUsers = 1024
+
+// securedUser is the context of one user. The channel holds it, or nil, while nobody has it.
+type securedUser struct{ now chan *gss.Client }
+
 // NewSecured makes a Secured of a connection. It owns the connection.
-func NewSecured(
-	c Client, service gss.Service, initiate func(ctx context.Context) (Initiation, error),
-) *Secured {
-	return &Secured{Client: c, service: service, initiate: initiate}
+func NewSecured(c Client, service gss.Service, initiate Initiate) *Secured {
+	return &Secured{Client: c, service: service, initiate: initiate, users: make(map[uint32]*securedUser)}
+}
+
+// user returns the entry of the user of a request. Beyond securedUsers it forgets another one, whose
+// next call establishes a context again.
+func (s *Secured) user(r *Request) (u *securedUser, uid uint32) {
+	if r.Cred != nil {
+		uid = r.Cred.UID
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if u = s.users[uid]; u != nil {
+		return u, uid
+	}
+	for other := range s.users {
+		if len(s.users) < securedUsers {
+			break
+		}
+		delete(s.users, other)
+	}
+	u = &securedUser{now: make(chan *gss.Client, 1)}
+	u.now <- nil
+	s.users[uid] = u
+	return u, uid
 }
 
 // Register implements Registrar.
@@ -52,8 +85,9 @@ func (s *Secured) Register(buf []byte) (release func(), err error) {
 // Call implements Client.
 func (s *Secured) Call(ctx context.Context, r *Request) error {
 	const attempts = 3
+	u, uid := s.user(r)
 	for n := 1; ; n++ {
-		c, err := s.context(ctx, r)
+		c, err := s.context(ctx, r, u, uid)
 		if err != nil {
 			return err
 		}
@@ -71,7 +105,7 @@ func (s *Secured) Call(ctx context.Context, r *Request) error {
 			return err
 		}
 		// The XID stays: the server has not executed this transmission, but perhaps an earlier one.
-		s.forget(c)
+		u.forget(c)
 	}
 }
 
@@ -82,24 +116,36 @@ func stale(err error) bool {
 		errors.As(err, &denied) && (denied.Auth == GSSCredProblem || denied.Auth == GSSCtxProblem)
 }
 
-func (s *Secured) forget(c *gss.Client) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.now == c {
-		s.now = nil
+func (u *securedUser) forget(c *gss.Client) {
+	now := <-u.now
+	if now == c {
+		now = nil
 	}
+	u.now <- now
 }
 
-// context returns the context, or establishes it. Other calls wait meanwhile.
-func (s *Secured) context(ctx context.Context, r *Request) (*gss.Client, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.now != nil {
-		return s.now, nil
+// context returns the context of a user, or establishes it.
+func (s *Secured) context(ctx context.Context, r *Request, u *securedUser, uid uint32) (c *gss.Client, err error) {
+	select {
+	case c = <-u.now:
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	half, err := s.initiate(ctx)
-	if err != nil {
-		return nil, err
+	defer func() { u.now <- c }()
+	if c == nil {
+		c, err = s.establish(ctx, r, uid)
+	}
+	return c, err
+}
+
+// establish makes a context for a user.
+func (s *Secured) establish(ctx context.Context, r *Request, uid uint32) (*gss.Client, error) {
+	half, err := s.initiate(ctx, uid)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", fs.ErrPermission, err)
 	}
 	var res gss.InitRes
 	var flavor uint32
@@ -123,7 +169,8 @@ func (s *Secured) context(ctx context.Context, r *Request) (*gss.Client, error) 
 		return nil, fmt.Errorf("establishing a security context: %w", err)
 	}
 	if res.Major != gss.Complete {
-		return nil, &gss.InitError{Major: res.Major, Minor: res.Minor, Err: refusal(res.Major, res.Minor)}
+		err := &gss.InitError{Major: res.Major, Minor: res.Minor, Err: refusal(res.Major, res.Minor)}
+		return nil, fmt.Errorf("%w: %w", fs.ErrPermission, err)
 	}
 	established, err := half.Finish(res.Token)
 	if err != nil {
@@ -132,8 +179,7 @@ func (s *Secured) context(ctx context.Context, r *Request) (*gss.Client, error) 
 	if flavor != gss.Flavor || established.VerifyMIC(verifier, binary.BigEndian.AppendUint32(nil, res.Window)) != nil {
 		return nil, errors.New("establishing a security context: the server's answer is forged")
 	}
-	s.now = gss.NewClient(established, res.Handle, s.service)
-	return s.now, nil
+	return gss.NewClient(established, res.Handle, s.service), nil
 }
 
 // kerberosCodes are what servers refuse tokens with (RFC 4120 section 7.5.9).

@@ -68,7 +68,7 @@ func (k *kerberized) dialer(user, sec, version string) *dial.Dialer {
 	d := &dial.Dialer{Cred: &rpc.Cred{Flavor: rpc.AuthSys}, Version: v, GiveUp: 20 * time.Second}
 	for _, s := range []gss.Service{gss.None, gss.Integrity, gss.Privacy} {
 		if s.String() == sec {
-			d.Secure = &dial.Secure{Service: s, Initiate: func(ctx context.Context, _ string) (rpc.Initiation, error) {
+			d.Secure = &dial.Secure{Service: s, Initiate: func(ctx context.Context, _ string, _ uint32) (rpc.Initiation, error) {
 				return k.who[user].Initiate(ctx, kerberosHost)
 			}}
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"path"
 	"strings"
@@ -17,7 +18,7 @@ import (
 
 // answered reports whether a server has answered, so that another attempt would fail as well.
 func answered(err error) bool {
-	return errors.As(err, new(nfs.Status)) || errors.As(err, new(*rpc.AcceptError)) ||
+	return errors.Is(err, fs.ErrPermission) || errors.As(err, new(nfs.Status)) || errors.As(err, new(*rpc.AcceptError)) ||
 		errors.As(err, new(*rpc.DeniedError)) || errors.As(err, new(x509.UnknownAuthorityError)) ||
 		errors.As(err, new(x509.HostnameError)) || errors.Is(err, client.ErrNoTLSByRDMA)
 }

@@ -60,7 +60,7 @@ func TestBadOptions(t *testing.T) {
 		"ro=1":            "takes no value",
 		"uid":             "needs a value: uid=UID",
 		"acregmin=x":      "not a number of seconds",
-		"sec=krb5":        "only sys",
+		"sec=spkm":        "not sys, krb5, krb5i or krb5p",
 		"proto=udp":       "not rdma or tcp",
 		"port=70000":      "from 1 to 65535",
 		"lookupcache=yes": "not all or pos",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,8 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
 	"github.com/rstored/rstored/nfs/fusefs"
+	"github.com/rstored/rstored/nfs/krb5/creds"
+	"github.com/rstored/rstored/rpcrdma/gss"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
@@ -32,6 +35,8 @@ type options struct {
 	port    string
 	bg      bool
 	tls     certs.Files
+	// kerberos has the tickets of all users.
+	kerberos creds.Users
 }
 
 // newOptions are the defaults: those of nfs(5), and of mount(8) for root.
@@ -146,11 +151,21 @@ var table = []option{
 		return err
 	}},
 	{"dscp", "DSCP", number(1, 63, func(o *options, n uint64) { o.dial.DSCP = uint8(n) })},
-	{"sec", "sys", func(_ *options, v string) error {
-		if v != "sys" {
-			return fmt.Errorf("this mount has no %q, only sys", v)
+	{"sec", "sys|krb5|krb5i|krb5p", func(o *options, v string) error {
+		service, ok := gss.ParseService(v)
+		switch {
+		case ok:
+			o.dial.Secure = &dial.Secure{Service: service, Initiate: o.kerberos.Initiate}
+		case v == "sys":
+			o.dial.Secure = nil
+		default:
+			return fmt.Errorf("%q is not sys, krb5, krb5i or krb5p", v)
 		}
 		return nil
+	}},
+	{"keytab", "FILE", func(o *options, v string) (err error) {
+		o.kerberos.Keytab, err = filepath.Abs(v) // it is read when the process has left the directory
+		return err
 	}},
 	{"allow_other", "", flag(func(o *options) { o.fs.AllowOther = true })},
 	{"noallow_other", "", flag(func(o *options) { o.fs.AllowOther = false })},

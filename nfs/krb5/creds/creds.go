@@ -6,15 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/jcmturner/gokrb5/v8/client"
 	"github.com/jcmturner/gokrb5/v8/config"
-	"github.com/jcmturner/gokrb5/v8/credentials"
 	"github.com/jcmturner/gokrb5/v8/keytab"
 
 	"github.com/rstored/rstored/nfs/krb5"
@@ -25,15 +25,22 @@ import (
 type Creds struct {
 	// login returns a client with a ticket for the KDC. It is called for each context.
 	login func() (*client.Client, error)
+	dns   resolver // nil: net.DefaultResolver
 }
 
-// conf reads krb5.conf(5). What gokrb5 does not know in it is left out.
-func conf() (*config.Config, error) {
+// confPath is where krb5.conf(5) is.
+func confPath() string {
 	path := os.Getenv("KRB5_CONFIG")
 	if path == "" {
 		path = "/etc/krb5.conf"
 	}
 	path, _, _ = strings.Cut(path, ":") // more files are for systems without one of their own
+	return path
+}
+
+// conf reads krb5.conf(5). What gokrb5 does not know in it is left out.
+func conf() (*config.Config, error) {
+	path := confPath()
 	cfg, err := config.Load(path)
 	var unknown config.UnsupportedDirective
 	if err != nil && !errors.As(err, &unknown) {
@@ -43,61 +50,35 @@ func conf() (*config.Config, error) {
 }
 
 // FromCache uses the tickets in a credential cache, as the variable KRB5CCNAME names it: a path,
-// FILE:path or DIR:path. Empty means what the variable says, or else /tmp/krb5cc_UID. The cache is
-// read again for each context, so that a new ticket is used.
+// FILE:path, DIR:path or KEYRING:persistent:UID. Empty means what the variable says, or else the
+// best cache of the user of this process, see Users. The cache is read again for each context, so
+// that a new ticket is used.
 func FromCache(name string) (*Creds, error) {
 	if name == "" {
 		name = os.Getenv("KRB5CCNAME")
-	}
-	path, err := cachePath(name)
-	if err != nil {
-		return nil, err
 	}
 	cfg, err := conf()
 	if err != nil {
 		return nil, err
 	}
-	return &Creds{func() (*client.Client, error) {
-		cc, err := credentials.LoadCCache(path)
-		if err != nil {
-			return nil, fmt.Errorf("there are no Kerberos tickets; kinit gets one: %w", err)
-		}
-		cl, err := client.NewFromCCache(cc, cfg, client.DisablePAFXFAST(true))
-		if err != nil {
-			return nil, fmt.Errorf("the tickets in %s: %w; kinit gets others", path, err)
-		}
-		for _, e := range cc.GetEntries() {
-			names := e.Server.PrincipalName.NameString
-			if len(names) > 0 && names[0] == "krbtgt" && time.Now().After(e.EndTime) {
-				return nil, fmt.Errorf("the ticket in %s expired %v ago; kinit gets another", path,
-					time.Since(e.EndTime).Round(time.Second))
+	return &Creds{login: func() (*client.Client, error) {
+		if name == "" {
+			cc, err := cacheOfUser(uint32(os.Geteuid()))
+			if err != nil {
+				return nil, err
 			}
+			return loginByCache(cc, "this user", cfg)
 		}
-		return cl, nil
+		cc, err := readCache(name, anybody)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errNoTickets, err)
+		}
+		return loginByCache(cc, name, cfg)
 	}}, nil
 }
 
-func cachePath(name string) (string, error) {
-	kind, path, ok := strings.Cut(name, ":")
-	switch {
-	case name == "":
-		return fmt.Sprintf("/tmp/krb5cc_%d", os.Getuid()), nil
-	case !ok || strings.Contains(kind, "/"):
-		return name, nil
-	case kind == "FILE":
-		return path, nil
-	case kind == "DIR":
-		primary, err := os.ReadFile(filepath.Join(path, "primary"))
-		if err != nil {
-			return "", fmt.Errorf("the credential cache %s: %w", name, err)
-		}
-		return filepath.Join(path, filepath.Base(strings.TrimSpace(string(primary)))), nil
-	}
-	return "", fmt.Errorf("the credential cache %s is of a kind that only MIT's library reads: use kinit -c FILE:PATH "+
-		"and KRB5CCNAME=FILE:PATH", name)
-}
-
-// FromKeytab uses the key of a principal in a keytab. An empty principal is the first one in it.
+// FromKeytab uses the key of a principal in a keytab. An empty principal is that of a machine, as
+// rpc.gssd(8) chooses it: NAME$, else root/, nfs/ or host/; without these the first one.
 func FromKeytab(path, principal string) (*Creds, error) {
 	keys, err := keytab.Load(path)
 	if err != nil {
@@ -107,14 +88,36 @@ func FromKeytab(path, principal string) (*Creds, error) {
 	if err != nil {
 		return nil, err
 	}
-	if principal == "" && len(keys.Entries) > 0 {
-		p := &keys.Entries[0].Principal
-		principal = strings.Join(p.Components, "/") + "@" + p.Realm
+	if principal == "" {
+		principal = ofMachine(keys)
 	}
 	name, realm := split(principal, cfg)
 	cl := client.NewWithKeytab(name, realm, keys, cfg, client.DisablePAFXFAST(true))
-	return &Creds{func() (*client.Client, error) { return cl, affirm(cl, name, "key in "+path) }}, nil
+	return &Creds{login: func() (*client.Client, error) { return cl, affirm(cl, name, "key in "+path) }}, nil
 }
+
+// ofMachine chooses a principal of a keytab.
+func ofMachine(keys *keytab.Keytab) (best string) {
+	rank := len(machineNames) + 2
+	for i := range keys.Entries {
+		p := &keys.Entries[i].Principal
+		if len(p.Components) == 0 {
+			continue
+		}
+		r := len(machineNames) + 1
+		if n := slices.Index(machineNames, p.Components[0]); n >= 0 && len(p.Components) == 2 {
+			r = n + 1
+		} else if len(p.Components) == 1 && strings.HasSuffix(p.Components[0], "$") {
+			r = 0
+		}
+		if r < rank {
+			rank, best = r, strings.Join(p.Components, "/")+"@"+p.Realm
+		}
+	}
+	return best
+}
+
+var machineNames = []string{"root", "nfs", "host"}
 
 // affirm gets a ticket for the KDC, if there is none that is valid.
 func affirm(cl *client.Client, name, proof string) error {
@@ -143,7 +146,7 @@ func FromPassword(principal, password string) (*Creds, error) {
 	}
 	name, realm := split(principal, cfg)
 	cl := client.NewWithPassword(name, realm, password, cfg, client.DisablePAFXFAST(true))
-	return &Creds{func() (*client.Client, error) { return cl, affirm(cl, name, "password") }}, nil
+	return &Creds{login: func() (*client.Client, error) { return cl, affirm(cl, name, "password") }}, nil
 }
 
 func split(principal string, cfg *config.Config) (name, realm string) {
@@ -172,7 +175,7 @@ func (c *Creds) Initiate(ctx context.Context, host string) (rpc.Initiation, erro
 	ticket, session, err := cl.GetServiceTicket(service)
 	if err != nil {
 		if strings.Contains(err.Error(), "KDC_ERR_S_PRINCIPAL_UNKNOWN") {
-			return out, fmt.Errorf("the KDC has no principal %s: is that the server's name?", service)
+			return out, fmt.Errorf("the KDC has no principal %s: %s", service, c.otherNames(ctx, host))
 		}
 		return out, fmt.Errorf("getting a ticket for %s: %w", service, err)
 	}
@@ -181,4 +184,43 @@ func (c *Creds) Initiate(ctx context.Context, host string) (rpc.Initiation, erro
 		return out, err
 	}
 	return rpc.Initiation{Token: token, Finish: i.Finish}, nil
+}
+
+// resolver is what otherNames needs of a net.Resolver.
+type resolver interface {
+	LookupCNAME(ctx context.Context, host string) (string, error)
+	LookupHost(ctx context.Context, host string) ([]string, error)
+	LookupAddr(ctx context.Context, addr string) ([]string, error)
+}
+
+const lookupTime = 3 * time.Second
+
+// otherNames says which names the DNS has for a host: one of them may be in the server's principal.
+func (c *Creds) otherNames(ctx context.Context, host string) string {
+	dns := c.dns
+	if dns == nil {
+		dns = net.DefaultResolver
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	var names []string
+	add := func(name string) {
+		if name = strings.TrimSuffix(name, "."); name != "" && name != host && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if name, err := dns.LookupCNAME(ctx, host); err == nil {
+		add(name)
+	}
+	addrs, _ := dns.LookupHost(ctx, host)
+	for _, a := range addrs {
+		back, _ := dns.LookupAddr(ctx, a)
+		for _, name := range back {
+			add(name)
+		}
+	}
+	if len(names) == 0 {
+		return "use the server's name that is in its principal"
+	}
+	return "the DNS also calls this host " + strings.Join(names, " and ") + "; use the name that is in its principal"
 }
