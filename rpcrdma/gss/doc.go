@@ -7,5 +7,6 @@
 //	Server         the contexts of a server, found by their handles
 //	Client         one context of a client
 //
-// Contexts are established by an Acceptor and an initiator, see package nfs/krb5. The methods of Context, Server, ServerContext and Client may be called from any goroutine.
+// Contexts are established by an Acceptor and an initiator, see package nfs/krb5. The methods of
+// Context, Server, ServerContext and Client may be called from any goroutine.
 package gss

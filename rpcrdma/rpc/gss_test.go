@@ -458,7 +458,8 @@ func TestSecured(t *testing.T) {
 		}
 	}
 	r := newGSSRig(t)
-	refused := NewSecured(&loop{r: r}, gss.None, func(context.Context, uint32) (Initiation, error) { return Initiation{}, nil })
+	empty := func(context.Context, uint32) (Initiation, error) { return Initiation{}, nil }
+	refused := NewSecured(&loop{r: r}, gss.None, empty)
 	var e *gss.InitError
 	if err := refused.Call(t.Context(), &Request{Prog: testProg, Vers: 2}); !errors.As(err, &e) || e.Minor != 77 {
 		t.Errorf("a refused token: %v", err)
@@ -491,7 +492,8 @@ func TestSecuredUsers(t *testing.T) {
 			return Initiation{}, errors.New("no KDC")
 		}
 		begun[uid]++
-		return Initiation{Token: []byte{byte(uid + 1)}, Finish: func([]byte) (*gss.Context, error) { return r.client, nil }}, nil
+		finish := func([]byte) (*gss.Context, error) { return r.client, nil }
+		return Initiation{Token: []byte{byte(uid + 1)}, Finish: finish}, nil
 	})
 	call := func(ctx context.Context, uid uint32) error {
 		return s.Call(ctx, &Request{

@@ -148,7 +148,8 @@ func TestUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	conf := filepath.Join(dir, "krb5.conf")
-	b = bytes.Replace(b, []byte("[libdefaults]\n"), []byte("[libdefaults]\n default_ccache_name = FILE:"+dir+"/%{uid}\n"), 1)
+	const section = "[libdefaults]\n"
+	b = bytes.Replace(b, []byte(section), []byte(section+" default_ccache_name = FILE:"+dir+"/%{uid}\n"), 1)
 	if err := os.WriteFile(conf, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +186,8 @@ func TestUsers(t *testing.T) {
 			t.Errorf("user %d is %q, %v", uid, got, err)
 		}
 	}
-	if _, err := as(nobody); err == nil || !strings.Contains(err.Error(), "user 4714: there are no Kerberos tickets; kinit") {
+	const none = "user 4714: there are no Kerberos tickets; kinit"
+	if _, err := as(nobody); err == nil || !strings.Contains(err.Error(), none) {
 		t.Errorf("without a ticket: %v", err)
 	}
 	// Another user's file under the name of the user's cache, and a link to another user's cache.
