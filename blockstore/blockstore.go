@@ -199,6 +199,8 @@ type Limits struct {
 	ACLs bool
 	// Births says that the store knows when objects were made; see there.
 	Births bool
+	// Labels says that the store keeps security labels; see there.
+	Labels bool
 }
 
 // CreateMode is how Create treats an existing name.

@@ -21,6 +21,7 @@
 //   - ACLs: POSIX access control lists; Limits.ACLs says whether they work
 //   - Quotas: the space that a user may still use; Limits.Quotas says whether there are any
 //   - Births: when objects were made; Limits.Births says whether it is known
+//   - Labels: security labels, as those of SELinux; Limits.Labels says whether they work
 //   - Advises: reads data before a client asks for it (IO_ADVISE)
 //   - Mapper: lends the memory of the page cache, so that a READ needs no copy
 //   - NowaitWriter: writes on the event loop of a connection, if they need not wait

@@ -244,6 +244,8 @@ type Export struct {
 	// from there, and those of version 3 if the other has CrossMnt, or the rule NoHide.
 	Place    *Place
 	CrossMnt bool
+	// Labels serves the security labels of the store to clients of version 4.2 (RFC 7862 section 9).
+	Labels bool
 	// Locations are other servers with the same data. Version 4 has them in fs_locations. If Moved is
 	// set the data is only there: clients of version 4 get MOVED. Other protocols know no such
 	// thing, and serve FS.

@@ -173,6 +173,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.limits.BlockSize = uint32(max(sfs.Bsize, 0))
 	f.limits.Xattrs = hasXattrs(fd)
 	f.limits.ACLs = hasACLs(fd)
+	f.limits.Labels = hasLabels(fd)
 	_, f.limits.Births, _ = birth(fd)
 	f.limits.Clones = !f.readOnly && hasClones(fd)
 	// Without a mount ID, mount points below the root are recognised by their device numbers.

@@ -50,6 +50,7 @@ func Run(t *testing.T, open func(t *testing.T) blockstore.FS, opts Options) {
 		{"Xattrs", testXattrs},
 		{"ACLs", testACLs},
 		{"Births", testBirths},
+		{"Labels", testLabels},
 		{"Stability", testStability},
 		{"WriteNowait", testWriteNowait},
 		{"SetAttr", testSetAttr},

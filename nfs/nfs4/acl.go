@@ -36,6 +36,7 @@ type attrSet struct {
 	umask uint32      // of mode_umask; prepareNew applies it to the mode
 	deleg state.Times // of the client's delegation
 	acl   *aclSet     // nil: no ACL is set
+	label []byte      // nil: no label is set; a copy
 }
 
 // aclSet is an ACL that a client sets: its ACEs, and the POSIX ACLs that prepare made of them.
@@ -153,10 +154,13 @@ func (k *compound) setACL(o *object, s *aclSet, dir bool) nfs.Status {
 	return nfs.StatusOf(err)
 }
 
-// setNewACL gives a new object its ACL, if one is set. If that fails the object stays without it,
-// and the bitmap in the result says so.
-func (k *compound) setNewACL(o *object, s *attrSet, dir bool, set *Bitmap) {
+// setNew gives a new object its ACL and its label, if they are set. What fails stays away from the
+// object, and the bitmap in the result says so.
+func (k *compound) setNew(o *object, s *attrSet, dir bool, set *Bitmap) {
 	if s.acl != nil && k.setACL(o, s.acl, dir) != nfs.OK {
 		set.clear(AttrACL)
+	}
+	if s.label != nil && k.setLabel(o, s.label) != nfs.OK {
+		set.clear(AttrSecLabel)
 	}
 }

@@ -7,8 +7,8 @@ import (
 
 // Attributes (RFC 8881 section 5, RFC 7862 section 12.2, RFC 8275, RFC 8276, RFC 9754). A number is
 // the bit in a bitmap4. Numbers without a constant are attributes that this server does not
-// support, such as those of layouts (62 to 66), retention (69 to 73) and sec_label (80). A GETATTR
-// of them leaves them out. A SETATTR of them is ATTRNOTSUPP.
+// support, such as those of layouts (62 to 66) and retention (69 to 73). A GETATTR of them leaves
+// them out. A SETATTR of them is ATTRNOTSUPP.
 const (
 	AttrSupported     = 0
 	AttrType          = 1
@@ -66,6 +66,7 @@ const (
 	AttrCharsetCap    = 76
 	AttrCloneBlock    = 77
 	AttrChangeType    = 79
+	AttrSecLabel      = 80
 	AttrModeUmask     = 81
 	AttrXattrSupport  = 82
 	AttrDelegAccess   = 84
@@ -82,7 +83,8 @@ var lastAttr = [minorMax + 1]int{AttrMountedOn, AttrCharsetCap, AttrOpenArgument
 var (
 	// settable can be set by SETATTR. Every other supported attribute is INVAL there (RFC 8881
 	// section 5.5).
-	settable = BitmapOf(AttrSize, AttrACL, AttrMode, AttrOwner, AttrOwnerGroup, AttrTimeAccSet, AttrTimeModSet)
+	settable = BitmapOf(AttrSize, AttrACL, AttrMode, AttrOwner, AttrOwnerGroup, AttrTimeAccSet, AttrTimeModSet,
+		AttrSecLabel)
 	// settableBack can be set by SETATTR. The holder of a delegation with times gives them back
 	// (RFC 9754 section 5).
 	settableBack = settable.or(delegTimes)
@@ -120,6 +122,9 @@ func (k *compound) supported(x *nfs.Export) Bitmap {
 	}
 	if birthsOf(x) == nil {
 		b.clear(AttrTimeCreate)
+	}
+	if labelsOf(x) == nil {
+		b.clear(AttrSecLabel)
 	}
 	if x == nil || !x.FS.Limits().Clones {
 		b.clear(AttrCloneBlock)

@@ -24,6 +24,7 @@ type subject struct {
 	quota blockstore.Quota  // for ofQuota
 	birth time.Time         // for time_create
 	aces  []acl.ACE         // for acl
+	label []byte            // for sec_label; nil: the object has none
 	limit blockstore.Limits // of the store
 }
 
@@ -56,7 +57,7 @@ func (k *compound) newSubject(o *object) *subject {
 
 // of fills in the subject of an object of an export whose attributes the store has returned
 // already. It makes at most one call of the store for each of: root, ACL (two for a directory),
-// time of creation, quota, statfs. These calls come later than the one for attr, so that a GETATTR
+// time of creation, label, quota, statfs. These calls come later than the one for attr, so that a GETATTR
 // is no snapshot of one moment.
 func (k *compound) of(s *subject, a *blockstore.Attr, want Bitmap) nfs.Status {
 	s.attr, s.change, s.limit = *a, changeOf(a), s.x.FS.Limits()
@@ -78,6 +79,12 @@ func (k *compound) of(s *subject, a *blockstore.Attr, want Bitmap) nfs.Status {
 	if b := birthsOf(s.x); b != nil && want.Has(AttrTimeCreate) {
 		var err error
 		if s.birth, err = b.Birth(k.who(&s.object), s.h); err != nil {
+			return nfs.StatusOf(err)
+		}
+	}
+	if l := labelsOf(s.x); l != nil && want.Has(AttrSecLabel) {
+		var err error
+		if s.label, err = l.GetLabel(k.who(&s.object), s.h); err != nil {
 			return nfs.StatusOf(err)
 		}
 	}
@@ -106,6 +113,9 @@ func encodeAttrs(e *xdr.Encoder, want Bitmap, s *subject) {
 		want = want.and(ofAbsent)
 	default:
 		want = want.and(BitmapOf(AttrRdattrError))
+	}
+	if s.label == nil {
+		want.clear(AttrSecLabel)
 	}
 	want.Encode(e)
 	at := len(e.B)
@@ -174,6 +184,7 @@ func init() {
 		AttrCharsetCap:   encodeCharset,
 		AttrCloneBlock:   func(e *xdr.Encoder, s *subject) { e.Uint32(s.limit.BlockSize) },
 		AttrChangeType:   encodeChangeType,
+		AttrSecLabel:     func(e *xdr.Encoder, s *subject) { encodeLabel(e, s.label) },
 		AttrXattrSupport: func(e *xdr.Encoder, s *subject) { e.Bool(s.limit.Xattrs) },
 
 		AttrOpenArguments: encodeOpenArguments,

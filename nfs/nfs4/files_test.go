@@ -192,11 +192,12 @@ func TestRootExport(t *testing.T) {
 // it should be.
 func TestAttributes(t *testing.T) {
 	r := newRig(t)
-	r.fs.clones, r.fs.quota = true, &blockstore.Quota{}
+	r.fs.clones, r.fs.quota, r.fs.labels = true, &blockstore.Quota{}, make(map[blockstore.Handle][]byte)
 	for minor := uint32(1); minor <= 2; minor++ {
 		x := r.session(minor, fmt.Sprint("v", minor))
 		dir := x.handle("one")
 		fh, _ := x.make(dir, fmt.Sprint("file", minor))
+		r.fs.labels[r.file(dir).Handle], r.fs.labels[r.file(fh).Handle] = []byte("l"), []byte("l")
 		all, _ := DecodeBitmap(x.attr(fh, AttrSupported))
 		if want := supportedBy[minor]; all != want {
 			t.Errorf("minor version %d: %x", minor, all)
@@ -208,6 +209,7 @@ func TestAttributes(t *testing.T) {
 				all.clear(AttrACL)
 				all.clear(AttrCloneBlock)
 				all.clear(AttrTimeCreate)
+				all.clear(AttrSecLabel)
 			}
 			p := x.do(op(OpPutFH, o), op(OpGetAttr, Bitmap{
 				^uint32(0), ^uint32(0) &^ writeOnly[1],

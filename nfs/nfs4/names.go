@@ -93,8 +93,8 @@ func (k *compound) changed(dir *object, w *blockstore.Wcc) (c changeInfo) {
 //	result     change_info4 of the directory | bitmap4 of the attributes that were set
 //
 // On success the new object becomes the current file handle. The store sets the attributes as it
-// makes the object, except the ACL, which is set afterwards. If that fails the object stays, and
-// the bitmap lacks the ACL: an error would make the client believe that there is no object.
+// makes the object, except the ACL and the label, which are set afterwards. If that fails the object
+// stays, and the bitmap lacks them: an error would make the client believe that there is no object.
 //
 // An unknown type counts as one without data, as the XDR union has a void default. Its status is
 // BADTYPE, and only after the fattr4 and the name have passed their checks.
@@ -153,7 +153,7 @@ func create(k *compound) nfs.Status {
 		return k.within(&dir, err)
 	}
 	made := object{x: dir.x, rule: dir.rule, h: h}
-	k.setNewACL(&made, &s, typ == blockstore.TypeDir, &set)
+	k.setNew(&made, &s, typ == blockstore.TypeDir, &set)
 	k.changed(&dir, &w).encode(&k.c.Res)
 	set.Encode(&k.c.Res)
 	k.setCurrent(made)

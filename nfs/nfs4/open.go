@@ -247,7 +247,7 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 		f.file.h, f.attr, w, err = fs.Create(who, dir.h, a.name, blockstore.Guarded, &a.set.SetAttr, [VerifierLen]byte{})
 		if err == nil {
 			f.made, f.set, f.change = true, a.attrs, k.changed(&dir, &w)
-			k.setNewACL(&f.file, &a.set, false, &f.set)
+			k.setNew(&f.file, &a.set, false, &f.set)
 			f.once.Finished(&f.file.h, true)
 			return f, nfs.OK
 		}
@@ -278,7 +278,7 @@ func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool
 	f.change.before = f.change.after - 1
 	if !finished {
 		err = f.once.Complete(k.who(dir), dir.h, f.file.h, &f.attr, &a.set.SetAttr)
-		k.setNewACL(&f.file, &a.set, false, &f.set)
+		k.setNew(&f.file, &a.set, false, &f.set)
 	}
 	return true, err
 }
@@ -323,7 +323,7 @@ func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Statu
 	}
 	f.file.h, f.attr, f.change = h, attr, k.changed(dir, &w)
 	f.made, f.set = true, a.attrs.or(timesSet)
-	k.setNewACL(&f.file, &a.set, false, &f.set)
+	k.setNew(&f.file, &a.set, false, &f.set)
 	f.once.Finished(&h, true)
 	return nfs.OK
 }

@@ -38,12 +38,13 @@ type store struct {
 	copyFails func() error
 	whole     bool // Copy copies all that it is asked for
 	willNeed  func(off, n uint64) bool
-	stripes   bool // Seek tells of data and holes in turn, 8 bytes each
+	labels    map[blockstore.Handle][]byte // nil: there are none
+	stripes   bool                         // Seek tells of data and holes in turn, 8 bytes each
 }
 
 func (f *store) Limits() blockstore.Limits {
 	l := f.FS.Limits()
-	l.Clones, l.Quotas = f.clones, f.quota != nil
+	l.Clones, l.Quotas, l.Labels = f.clones, f.quota != nil, f.labels != nil
 	return l
 }
 
@@ -59,6 +60,18 @@ func (f *store) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota
 	q := *f.quota
 	q.Used += uint64(c.UID)
 	return q, err
+}
+
+func (f *store) GetLabel(_ *blockstore.Cred, h blockstore.Handle) ([]byte, error) {
+	return f.labels[h], nil
+}
+
+func (f *store) SetLabel(c *blockstore.Cred, h blockstore.Handle, label []byte) (w blockstore.Wcc, err error) {
+	if !c.Privileged() {
+		return w, blockstore.ErrPerm
+	}
+	f.labels[h] = label
+	return w, nil
 }
 
 func (f *store) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool) (uint64, error) {
@@ -166,10 +179,10 @@ func newRigOver(t testing.TB, wrap func(blockstore.FS) blockstore.FS) *rig {
 		{CIDR: netip.MustParsePrefix("10.0.0.2/32"), Squash: nfs.NoRootSquash, RO: true},
 	}
 	if err := r.table.Replace([]*nfs.Export{
-		{ID: 1, Pseudo: "/one", FS: one, Clients: rules},
+		{ID: 1, Pseudo: "/one", FS: one, Clients: rules, Labels: true},
 		{ID: 2, Pseudo: "/deep/two", FS: memfs.New(memfs.Options{FSID: 78}), ReadOnly: true},
 		{ID: 3, Pseudo: "/one/nested", FS: memfs.New(memfs.Options{FSID: 79, MaxBytes: 128 << 20}), Clients: rules},
-		{ID: 1, Pseudo: "/", FS: one, Clients: rules},
+		{ID: 1, Pseudo: "/", FS: one, Clients: rules, Labels: true},
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func setAttr(k *compound) nfs.Status {
 		set.Encode(&k.c.Res)
 		return nfs.OK
 	}
-	if s.acl == nil && s.deleg == (state.Times{}) || s.SetAttr != (blockstore.SetAttr{}) {
+	if s.acl == nil && s.label == nil && s.deleg == (state.Times{}) || s.SetAttr != (blockstore.SetAttr{}) {
 		if _, err := k.cur.x.FS.SetAttr(who, k.cur.h, &s.SetAttr, nil); err != nil {
 			return nfs.StatusOf(err)
 		}
@@ -78,6 +78,14 @@ func setAttr(k *compound) nfs.Status {
 	if s.acl != nil { // after the mode (section 6.4.1.3)
 		if st = k.setACL(&k.cur, s.acl, dir); st != nfs.OK {
 			set.clear(AttrACL)
+		}
+	}
+	if s.label != nil {
+		if st == nfs.OK {
+			st = k.setLabel(&k.cur, s.label)
+		}
+		if st != nfs.OK {
+			set.clear(AttrSecLabel)
 		}
 	}
 	// The note comes before the reply. A kill between the change and the note leaves no note, and
@@ -121,6 +129,7 @@ const fattrMax = 64 << 10
 //	owner or group unknown                             BADOWNER
 //	owner or group of length 0                         INVAL
 //	nanoseconds above 999999999                        INVAL
+//	label of length 0, or above blockstore.LabelMax    INVAL
 //	ACL                                                see decodeACL
 //	values shorter or longer than the bitmap says      BADXDR
 //
@@ -189,6 +198,11 @@ func (k *compound) decodeSetAttr(allowed Bitmap) (s attrSet, set Bitmap, st nfs.
 			s.AtimeHow, s.Atime = decodeSetTime(&vals, fault)
 		case AttrTimeModSet:
 			s.MtimeHow, s.Mtime = decodeSetTime(&vals, fault)
+		case AttrSecLabel:
+			var f nfs.Status
+			if s.label, f = decodeLabel(&vals); f != nfs.OK {
+				fault(f)
+			}
 		case AttrDelegAccess, AttrDelegModify:
 			t, ok := decodeTime(&vals)
 			if !ok {

@@ -54,6 +54,9 @@ type Export struct {
 	// MountPoint is a directory that something must be mounted at, or the export is not
 	// served; "." stands for Path.
 	MountPoint string `mapstructure:"mountpoint" yaml:"mountpoint,omitempty" json:"mountpoint,omitempty"`
+	// SecurityLabel serves the security labels of files to clients of version 4.2, and lets clients
+	// set them.
+	SecurityLabel bool `mapstructure:"security_label" yaml:"security_label,omitempty" json:"security_label,omitempty"`
 	// Refer says where the data is instead of here, Replicas where copies of it are: see
 	// ParseLocations.
 	Refer    string `mapstructure:"refer" yaml:"refer,omitempty" json:"refer,omitempty"`

@@ -13,7 +13,7 @@ import (
 // wholeOptions are the options of whole exports. The others are options of client rules.
 var wholeOptions = []string{
 	"sync", "async", "fsid", "crossmnt", "nocrossmnt", "mountpoint", "mp", "host_locks", "no_host_locks", "direct",
-	"no_direct", "pkey", "refer", "replicas", "export_bandwidth", "export_iops",
+	"no_direct", "pkey", "security_label", "no_security_label", "refer", "replicas", "export_bandwidth", "export_iops",
 }
 
 // unset restores the default of the options that have a value, by name.

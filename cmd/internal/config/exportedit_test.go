@@ -138,7 +138,7 @@ func TestWholeOptions(t *testing.T) {
 		}
 		// A flag has no effect on what it is already: two starting points.
 		whole, rule := false, false
-		for _, start := range []Export{{}, {Async: true, CrossMnt: true, Direct: true}} {
+		for _, start := range []Export{{}, {Async: true, CrossMnt: true, Direct: true, SecurityLabel: true}} {
 			for _, c := range []Client{{}, {ReadOnly: true, Secure: true, NoHide: true, ManageGIDs: true, Squash: AllSquash}} {
 				e, r := start, c
 				if e.ApplyOptions(&r, []string{o}) != nil {

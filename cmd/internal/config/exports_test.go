@@ -57,7 +57,8 @@ func TestTableOptions(t *testing.T) {
 		{opts: "fsid=-1", fail: "UUID"},
 		{opts: "fsid", fail: "needs a value"},
 		{opts: "subtree_check", want: "*(ro,root_squash,secure,sec=sys)", warn: "subtree_check does nothing"},
-		{opts: "security_label,pnfs", want: "*(ro,root_squash,secure,sec=sys)", warn: "security_label does nothing"},
+		{opts: "pnfs", want: "*(ro,root_squash,secure,sec=sys)", warn: "pnfs does nothing"},
+		{opts: "security_label", want: "*(ro,root_squash,secure,sec=sys)", all: "security_label"},
 		{opts: "no_auth_nlm", want: "*(ro,root_squash,secure,sec=sys)", warn: "no_auth_nlm does nothing"},
 		{opts: "insecure_locks", want: "*(ro,root_squash,secure,sec=sys)", warn: "insecure_locks does nothing"},
 		{opts: "no_acl", want: "*(ro,root_squash,secure,sec=sys)", warn: "no_acl does nothing"},
@@ -92,6 +93,7 @@ func TestTableOptions(t *testing.T) {
 		{opts: "bandwidth=fast", fail: "bytes a second"},
 		{opts: "bandwidth=0", fail: "bytes a second"},
 		{opts: "direct", want: "*(ro,root_squash,secure,sec=sys)", all: "direct"},
+		{opts: "security_label,no_security_label", want: "*(ro,root_squash,secure,sec=sys)"},
 		{opts: "direct,no_direct", want: "*(ro,root_squash,secure,sec=sys)"},
 		{
 			opts: "manage_gids,pkey=0x8001,no_host_locks", want: "*(ro,root_squash,secure,sec=sys,manage_gids)",
@@ -119,7 +121,7 @@ func TestTableOptions(t *testing.T) {
 			t.Errorf("%s: warnings %q, want %q", c.opts, w, c.warn)
 		}
 	}
-	if len(options) != 51 {
+	if len(options) != 52 {
 		t.Errorf("there are %d options: is each of them in this test and in docs/exports.md?", len(options))
 	}
 }

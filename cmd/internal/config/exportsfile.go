@@ -103,6 +103,8 @@ func difference(a, b *Export) string {
 		return "crossmnt"
 	case a.MountPoint != b.MountPoint:
 		return "mountpoint"
+	case a.SecurityLabel != b.SecurityLabel:
+		return "security_label"
 	case a.Refer != b.Refer:
 		return "refer"
 	case a.Replicas != b.Replicas:

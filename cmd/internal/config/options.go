@@ -138,9 +138,9 @@ var options = map[string]option{
 	"mp":            {mayHaveValue, setMountPoint},
 	"subtree_check": meaningless("subtree_check does nothing: handles are authenticated, " +
 		"and a directory is found by its way up to the export"),
-	"security_label":   meaningless("security_label does nothing: labels are not served"),
 	"pnfs":             meaningless("pnfs does nothing: all data goes through this server"),
 	"no_acl":           meaningless("no_acl does nothing: ACLs are always served"),
+	"security_label":   flag(func(e *Export, _ *Client) { e.SecurityLabel = true }),
 	"refer":            {needsValue, func(e *Export, _ *Client, val string) error { e.Refer = val; return nil }},
 	"replicas":         {needsValue, func(e *Export, _ *Client, val string) error { e.Replicas = val; return nil }},
 	"no_subtree_check": nothing, "wdelay": nothing, "no_wdelay": nothing, "no_pnfs": nothing, "acl": nothing,
@@ -148,6 +148,8 @@ var options = map[string]option{
 	"no_auth_nlm":    meaningless("no_auth_nlm" + locksChecked),
 	"insecure_locks": meaningless("insecure_locks" + locksChecked),
 	"xprtsec":        list(func(_ *Export, c *Client) *[]string { return &c.XprtSec }, ":"),
+
+	"no_security_label": flag(func(e *Export, _ *Client) { e.SecurityLabel = false }),
 
 	"host_locks":       flag(func(e *Export, _ *Client) { e.HostLocks = new(true) }),
 	"no_host_locks":    flag(func(e *Export, _ *Client) { e.HostLocks = new(false) }),
@@ -253,6 +255,7 @@ func (e *Export) Options() []string {
 	opts.add("direct", e.Direct)
 	value(&opts, "fsid", e.FSID)
 	opts.add("crossmnt", e.CrossMnt)
+	opts.add("security_label", e.SecurityLabel)
 	if e.MountPoint == "." {
 		opts.add("mountpoint", true)
 	} else {

@@ -277,6 +277,7 @@ var exportParts = []Part{
 		"version 4"},
 	{"crossmnt", "also exports file systems that are mounted below, by the same rules"},
 	{"mountpoint", "serves the export only while something is mounted at this directory; `.` stands for `path`"},
+	{"security_label", "serves security labels of files, as those of SELinux, to clients of version 4.2"},
 	{"refer", "other servers that have the data instead of this one, as `path@host+host:path@host`; version 4 only"},
 	{"replicas", "other servers and addresses that have the same data, written as `refer`; version 4 only"},
 	{"bandwidth", "bytes a second for all clients together, such as `500M`"},

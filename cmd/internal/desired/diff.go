@@ -34,6 +34,7 @@ func optionsOf(e *control.Export) (names []string, value map[string]string) {
 	add("fsid", e.FSID)
 	add("crossmnt", word(e.CrossMnt))
 	add("mountpoint", e.MountPoint)
+	add("security_label", word(e.SecurityLabel))
 	add("refer", e.Refer)
 	add("replicas", e.Replicas)
 	add("bandwidth", e.Bandwidth)

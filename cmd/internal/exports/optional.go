@@ -126,6 +126,24 @@ func (g *gate) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.A
 	return x.SetACL(c, h, kind, l)
 }
 
+func (g *gate) GetLabel(c *blockstore.Cred, h blockstore.Handle) ([]byte, error) {
+	x, err := optional[blockstore.Labels](g)
+	if err != nil {
+		return nil, err
+	}
+	defer g.left(measure.StoreXattr, c, g.meter.Begin())
+	return x.GetLabel(c, h)
+}
+
+func (g *gate) SetLabel(c *blockstore.Cred, h blockstore.Handle, label []byte) (blockstore.Wcc, error) {
+	x, err := optional[blockstore.Labels](g)
+	if err != nil {
+		return blockstore.Wcc{}, err
+	}
+	defer g.left(measure.StoreXattr, c, g.meter.Begin())
+	return x.SetLabel(c, h, label)
+}
+
 func (g *gate) WillNeed(c *blockstore.Cred, h blockstore.Handle, off, n uint64) (bool, error) {
 	x, err := optional[blockstore.Advises](g)
 	if err != nil {

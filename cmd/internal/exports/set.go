@@ -323,6 +323,7 @@ func (e *Export) NFS(pseudo string, xprtsec []string) *nfs.Export {
 		x.PKeys = append(x.PKeys, k)
 	}
 	x.Locations, x.Moved, _ = e.Locations() // they were normalized
+	x.Labels = e.SecurityLabel
 	x.CrossMnt, x.FirstMatch, x.Limit = e.CrossMnt, e.FirstMatch, e.Limit()
 	x.Ident, _ = config.ParseFSID(e.FSID)
 	clients := e.Rules()
