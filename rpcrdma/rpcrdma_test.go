@@ -139,8 +139,17 @@ type world struct {
 
 func newWorld(t *testing.T, cfg Config) *world {
 	t.Helper()
+	return newWorldOf(t, cfg, nil)
+}
+
+// newWorldOf is newWorld with other programs, unless they are nil.
+func newWorldOf(t *testing.T, cfg Config, programs []rpc.Program) *world {
+	t.Helper()
 	w := &world{t: t, net: newFakeNet(), svc: &service{gate: make(chan struct{})}}
-	w.srv = rpc.NewServer(rpc.ServerConfig{Programs: w.svc.programs(), Workers: 4})
+	if programs == nil {
+		programs = w.svc.programs()
+	}
+	w.srv = rpc.NewServer(rpc.ServerConfig{Programs: programs, Workers: 4})
 	dev := w.net.device("192.0.2.1")
 	var err error
 	if w.l, err = Serve(dev, port, w.srv, cfg); err != nil {
