@@ -188,8 +188,8 @@ func TestRootExport(t *testing.T) {
 	}
 }
 
-// withoutLabel are the attributes that can be set in a store without labels.
-var withoutLabel = settable.without(BitmapOf(AttrSecLabel))
+// unlabelled are the attributes that can be set in a store without labels.
+var unlabelled = settable.without(BitmapOf(AttrSecLabel))
 
 // TestAttributes: every attribute that is said to be supported is there, as long as
 // it should be.
@@ -275,8 +275,8 @@ func TestSetAttr(t *testing.T) {
 		a    args
 		want nfs.Status
 	}{
-		{"everything", id, attrs(withoutLabel, uint64(100), aclArg(acl.ACE{Mask: aclR, Who: acl.Everyone}), uint32(0o640), "1000",
-			"1001", uint32(1), at, uint32(5), uint32(0)), nfs.OK},
+		{"everything", id, attrs(unlabelled, uint64(100), aclArg(acl.ACE{Mask: aclR, Who: acl.Everyone}), uint32(0o640),
+			"1000", "1001", uint32(1), at, uint32(5), uint32(0)), nfs.OK},
 		{"size by another stateid", state.Anonymous, attrs(BitmapOf(AttrSize), uint64(7)), nfs.OK},
 		{
 			"size by a bad one",
@@ -309,7 +309,7 @@ func TestSetAttr(t *testing.T) {
 			t.Errorf("%s: %v", c.name, st)
 		}
 		set, _ := DecodeBitmap(p.Decoder)
-		if c.want != nfs.OK && set != (Bitmap{}) || c.name == "everything" && set != withoutLabel {
+		if c.want != nfs.OK && set != (Bitmap{}) || c.name == "everything" && set != unlabelled {
 			t.Errorf("%s: set %x", c.name, set)
 		}
 		p.end()
@@ -885,7 +885,7 @@ func FuzzCompound(f *testing.F) {
 	add(op(OpPutFH, dir), openCreateOp(3, "o", "name", CreateUnchecked, attrs(BitmapOf(AttrMode), uint32(0o600))),
 		op(OpGetFH), op(OpGetAttr, supportedBy[2].without(writeOnly)))
 	add(op(OpPutFH, dir), op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), supportedBy[2].without(writeOnly)))
-	add(op(OpPutFH, fh), op(OpSetAttr, id, attrs(withoutLabel, uint64(100), uint32(0o640), "1", "1", uint32(0), uint32(0))))
+	add(op(OpPutFH, fh), op(OpSetAttr, id, attrs(unlabelled, uint64(100), uint32(0o640), "1", "1", uint32(0), uint32(0))))
 	add(op(OpPutFH, fh), op(OpLock, LockWrite, false, uint64(1), uint64(2), true, uint32(0), id, uint32(0), uint64(0),
 		"o"))
 	add(op(OpPutFH, dir), op(OpSaveFH), op(OpPutFH, dir), op(OpRename, "a", "b"))
