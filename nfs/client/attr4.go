@@ -10,13 +10,14 @@ import (
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/acl"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// fattrMax bounds a fattr4 from a server, in bytes.
-const fattrMax = 8 << 10
+// fattrMax bounds a fattr4 from a server, in bytes: one with an ACL is the longest.
+const fattrMax = aclBytes
 
 // ofObject are the attributes that make an nfs3.Attr.
 var ofObject = nfs4.BitmapOf(nfs4.AttrType, nfs4.AttrSize, nfs4.AttrFSID, nfs4.AttrFileID, nfs4.AttrMode,
@@ -42,6 +43,9 @@ type attrs4 struct {
 	stat  blockstore.Stat
 	info  Info
 	conf  PathConf
+	aces  []acl.ACE
+	// aclErr is why the ACL cannot be mapped.
+	aclErr error
 }
 
 // get is a GETATTR of the current file into a.
@@ -92,6 +96,7 @@ var attrDecoders = [32 * len(nfs4.Bitmap{})]func(*attrs4, *xdr.Decoder){
 	nfs4.AttrFSID:         func(a *attrs4, d *xdr.Decoder) { a.fsid = [2]uint64{d.Uint64(), d.Uint64()} },
 	nfs4.AttrLeaseTime:    func(a *attrs4, d *xdr.Decoder) { a.lease = d.Uint32() },
 	nfs4.AttrRdattrError:  func(a *attrs4, d *xdr.Decoder) { a.fault = nfs.Status(d.Uint32()) },
+	nfs4.AttrACL:          func(a *attrs4, d *xdr.Decoder) { a.aces, a.aclErr = acl.Decode(d, aclID) },
 	nfs4.AttrFileHandle:   func(a *attrs4, d *xdr.Decoder) { a.fh = copyHandle(d.Opaque(nfs4.FHMax)) },
 	nfs4.AttrFileID:       func(a *attrs4, d *xdr.Decoder) { a.attr.FileID = d.Uint64() },
 	nfs4.AttrMode:         func(a *attrs4, d *xdr.Decoder) { a.attr.Mode = d.Uint32() },

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,6 +138,7 @@ const headroom = 1024
 
 // request is one NFS call whose results begin with a status.
 type request struct {
+	prog   uint32 // 0 is NFS
 	proc   uint32
 	args   func(*xdr.Encoder)
 	ok     func(*xdr.Decoder) // results of success, after the status
@@ -167,7 +169,7 @@ func (c *Client) do(ctx context.Context, q *request) error {
 	}
 	for wait := jukeboxFirst; ; wait = min(2*wait, jukeboxMax) {
 		q.rpc = rpc.Request{
-			Prog: nfs3.Program, Vers: nfs3.Version, Proc: q.proc, Cred: credOf(ctx, c.cfg.Cred),
+			Prog: cmp.Or(q.prog, nfs3.Program), Vers: nfs3.Version, Proc: q.proc, Cred: credOf(ctx, c.cfg.Cred),
 			Args: q.args, Dst: q.dst, ResMax: q.resMax + headroom, Res: q.res,
 		}
 		if err := c.nfs.Call(ctx, &q.rpc); err != nil {

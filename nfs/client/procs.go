@@ -44,6 +44,8 @@ type procs interface {
 	stat(ctx context.Context, h Handle) (blockstore.Stat, error)
 	info(ctx context.Context, h Handle) (Info, error)
 	pathConf(ctx context.Context, h Handle) (PathConf, error)
+	getACL(ctx context.Context, h Handle) (ACLs, error)
+	setACL(ctx context.Context, h Handle, dir bool, l ACLs) error
 	// readDir reads the page of a directory that begins at at, which it advances.
 	readDir(ctx context.Context, dir Handle, at *dirAt) ([]Entry, error)
 }

@@ -55,6 +55,8 @@ type Config struct {
 	Memory int
 	// ReadAhead is the most bytes that are read ahead of one open file; 0 is 16 MiB.
 	ReadAhead int
+	// NoACL hides ACLs. The server enforces them nevertheless.
+	NoACL bool
 	// Options are further options of the kernel: noexec, nosuid, nodev, suid, dev, exec.
 	Options []string
 	// Log gets what cannot be returned to a caller; nil is no log.
@@ -75,6 +77,7 @@ type FS struct {
 	nodes  nodes
 	creds  creds
 	stats  stats
+	acls   bool // the server has ACLs
 
 	ctx  context.Context // ends with the mount
 	stop context.CancelFunc
@@ -106,17 +109,21 @@ func Mount(dir string, cfg Config) (*FS, error) {
 	if err != nil {
 		return nil, err
 	}
+	f.acls = !cfg.NoACL && f.hasACLs()
 	o := &fuse.MountOptions{
 		AllowOther: cfg.AllowOther, Options: cfg.Options, MaxBackground: background, MaxWrite: maxTransfer,
 		FsName: cfg.Source, Name: "rstored", EnableLocks: cfg.Client.Version() != client.Version3,
-		ExplicitDataCacheControl: true, EnableSymlinkCaching: true, IgnoreSecurityLabels: true,
-		DisableXAttrs: cfg.Client.Version() != client.Version42, Debug: cfg.Debug,
+		ExplicitDataCacheControl: true, EnableSymlinkCaching: true,
+		DisableXAttrs: cfg.Client.Version() != client.Version42 && !f.acls, Debug: cfg.Debug,
 		Logger: log.New(logWriter{cfg.Log}, "", 0), DirectMount: syscall.Geteuid() == 0,
 		DirectMountFlags:  syscall.MS_NOSUID | syscall.MS_NODEV,
 		ExtraCapabilities: fuse.CAP_ASYNC_DIO | fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_DIRECT_IO_ALLOW_MMAP,
 	}
 	if cfg.AllowOther {
 		o.Options = append(o.Options, "default_permissions")
+		if f.acls {
+			o.ExtraCapabilities |= fuse.CAP_POSIX_ACL // the kernel checks them too
+		}
 	}
 	if cfg.ReadOnly && o.DirectMount {
 		o.DirectMountFlags |= syscall.MS_RDONLY

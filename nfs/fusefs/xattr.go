@@ -9,6 +9,7 @@ import (
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/client"
 )
 
 // xattrPrefix is the namespace that NFS has (RFC 8276 section 2); names have no prefix on the wire.
@@ -48,6 +49,9 @@ func sized(value, dest []byte) (uint32, error) {
 
 // GetXAttr implements fuse.RawFileSystem.
 func (f *FS) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (n uint32, st fuse.Status) {
+	if kind, ok := aclKinds[name]; ok {
+		return f.getACL(cancel, h, kind, dest)
+	}
 	st = f.xattr(cancel, h, name, true, func(ctx context.Context, x *node, name string) error {
 		value, err := f.c.GetXattr(ctx, x.handle, name)
 		if err != nil {
@@ -62,21 +66,40 @@ func (f *FS) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, des
 // ListXAttr implements fuse.RawFileSystem.
 func (f *FS) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) (n uint32, st fuse.Status) {
 	o := f.begin(f.identity(h), opXattr, cancel)
-	names, err := f.c.ListXattrs(o.ctx, f.nodes.get(h.NodeId).handle)
-	if err == nil {
-		var list []byte
-		for _, name := range names {
-			list = append(append(append(list, xattrPrefix...), name...), 0)
-		}
-		n, err = sized(list, dest)
-	} else if status(err) == fuse.Status(syscall.EOPNOTSUPP) {
+	x := f.nodes.get(h.NodeId)
+	names, err := f.c.ListXattrs(o.ctx, x.handle)
+	if status(err) == fuse.Status(syscall.EOPNOTSUPP) {
 		err = nil // an empty list
+	}
+	var list []byte
+	for _, name := range names {
+		list = append(append(append(list, xattrPrefix...), name...), 0)
+	}
+	if err == nil && f.acls {
+		var all client.ACLs
+		if all, err = f.c.GetACL(o.ctx, x.handle); err == nil {
+			for name, kind := range aclKinds {
+				if aclOf(&all, kind) != nil {
+					list = append(append(list, name...), 0)
+				}
+			}
+		}
+	}
+	if err == nil {
+		n, err = sized(list, dest)
 	}
 	return n, o.end(err)
 }
 
 // SetXAttr implements fuse.RawFileSystem.
 func (f *FS) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
+	if kind, ok := aclKinds[name]; ok {
+		l, err := blockstore.ParseACL(value)
+		if err != nil {
+			return fuse.EINVAL
+		}
+		return f.setACL(cancel, &in.InHeader, kind, l)
+	}
 	return f.xattr(cancel, &in.InHeader, name, false, func(ctx context.Context, x *node, name string) error {
 		how := blockstore.XattrEither
 		switch in.Flags {
@@ -94,6 +117,9 @@ func (f *FS) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, 
 
 // RemoveXAttr implements fuse.RawFileSystem.
 func (f *FS) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
+	if kind, ok := aclKinds[name]; ok {
+		return f.setACL(cancel, h, kind, nil)
+	}
 	return f.xattr(cancel, h, name, false, func(ctx context.Context, x *node, name string) error {
 		return f.c.RemoveXattr(ctx, x.handle, name)
 	})

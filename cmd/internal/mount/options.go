@@ -167,6 +167,8 @@ var table = []option{
 		o.kerberos.Keytab, err = filepath.Abs(v) // it is read when the process has left the directory
 		return err
 	}},
+	{"acl", "", flag(func(o *options) { o.fs.NoACL = false })},
+	{"noacl", "", flag(func(o *options) { o.fs.NoACL = true })},
 	{"allow_other", "", flag(func(o *options) { o.fs.AllowOther = true })},
 	{"noallow_other", "", flag(func(o *options) { o.fs.AllowOther = false })},
 	{"uid", "UID", number(0, 1<<32-1, func(o *options, n uint64) { o.fs.UID = new(uint32(n)) })},
