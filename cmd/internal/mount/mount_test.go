@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
+	"github.com/rstored/rstored/nfs/fusefs"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
@@ -141,6 +143,80 @@ func TestExplain(t *testing.T) {
 	for err, retry := range map[error]bool{nfs.ErrNoEnt: false, syscall.ECONNREFUSED: true} {
 		if answered(err) == retry {
 			t.Errorf("%v: %v", err, retry)
+		}
+	}
+}
+
+// counted is a mount with some counts.
+func counted(read uint64, calls uint64, took time.Duration) Mount {
+	return Mount{
+		Dir: "/mnt/a b", Source: "nfs+tcp://s/d", PID: 7, State: stateOK, Client: &client.Stats{Connections: 2},
+		FS: &fusefs.Stats{BytesRead: read, Ops: []fusefs.OpStats{{Name: "READ", Calls: calls, Failed: 1, Time: took}}},
+	}
+}
+
+func TestRates(t *testing.T) {
+	restarted := counted(5, 1, 1)
+	restarted.PID = 8
+	for _, c := range []struct {
+		after Mount
+		want  Rates
+	}{
+		{counted(3000, 30, 3*time.Second), Rates{"/mnt/a b", stateOK, 1000, 0, 10, 0.1}},
+		{counted(1000, 10, time.Second), Rates{"/mnt/a b", stateOK, 0, 0, 0, 0}},
+		{restarted, Rates{Dir: "/mnt/a b", State: stateOK}},
+		{Mount{Dir: "/mnt/a b", PID: 7, State: stateDead}, Rates{Dir: "/mnt/a b", State: stateDead}},
+	} {
+		got := ratesOf([]Mount{counted(1000, 10, time.Second)}, []Mount{c.after}, 2*time.Second)
+		if len(got) != 1 || got[0] != c.want {
+			t.Errorf("%+v, want %+v", got, c.want)
+		}
+	}
+}
+
+// TestRepeat: the first list is the base of the first report.
+func TestRepeat(t *testing.T) {
+	n := 0
+	list := func() ([]Mount, error) {
+		n++
+		return []Mount{{PID: n}}, nil
+	}
+	var pairs []int
+	err := repeat(t.Context(), time.Millisecond, 2, list, func(before, all []Mount, took time.Duration) error {
+		if before != nil {
+			pairs = append(pairs, before[0].PID, all[0].PID)
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(pairs, []int{1, 2, 2, 3}) {
+		t.Error(pairs, err)
+	}
+}
+
+// TestMetrics: the file is one that Prometheus reads, and a mount without a process is down.
+func TestMetrics(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "m.prom")
+	for range 2 { // it replaces the file
+		err := writeMetrics(name, []Mount{
+			counted(1000, 10, 1500*time.Millisecond), {Dir: "/mnt/dead", Source: "x", State: stateDead},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`rstored_mount_up{directory="/mnt/a b",source="nfs+tcp://s/d"} 1`,
+		`rstored_mount_up{directory="/mnt/dead",source="x"} 0`,
+		`rstored_mount_read_bytes_total{directory="/mnt/a b",source="nfs+tcp://s/d"} 1000`,
+		`rstored_mount_operation_seconds_total{directory="/mnt/a b",operation="READ",source="nfs+tcp://s/d"} 1.5`,
+		"# TYPE rstored_mount_operations_total counter",
+	} {
+		if !strings.Contains(string(b), want+"\n") {
+			t.Errorf("no %s in\n%s", want, b)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package mount
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -74,43 +75,96 @@ func find(dir string) (m entry, err error) {
 	return m, nil
 }
 
+// listMounts returns the mounts of this host, or with a directory that one.
+func listMounts(args []string) ([]Mount, error) {
+	list, err := allMounts()
+	if err != nil {
+		return nil, err
+	}
+	known := allPublished()
+	all := []Mount{}
+	for _, e := range list {
+		if len(args) == 1 && args[0] != e.dir {
+			continue
+		}
+		m, ok := known[e.minor]
+		if !ok {
+			m = Mount{Dir: e.dir, Source: e.source, State: stateDead}
+			if e.user != fmt.Sprint(os.Geteuid()) {
+				m.State = stateForeign
+			}
+		}
+		all = append(all, m)
+	}
+	if len(args) == 1 && len(all) == 0 {
+		return nil, fmt.Errorf("%s is not a mount of rstorectl", args[0])
+	}
+	return all, nil
+}
+
 func mountsCommand(g *cli.Globals) *cobra.Command {
 	var verbose bool
+	var file string
+	var interval time.Duration
+	var count int
 	c := &cobra.Command{
 		Use: "mounts [DIR]", Short: "List the mounts of this host with their statistics",
 		Args: cli.Args(cobra.MaximumNArgs(1)),
-		RunE: func(_ *cobra.Command, args []string) error {
-			list, err := allMounts()
-			if err != nil {
-				return err
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if interval < 0 || count < 0 {
+				return cli.Usagef("--interval and --count are not negative")
 			}
-			known := allPublished()
-			all := []Mount{}
-			for _, e := range list {
-				if len(args) == 1 && args[0] != e.dir {
-					continue
+			report := func(before, all []Mount, took time.Duration) error {
+				switch {
+				case file != "":
+					return writeMetrics(file, all)
+				case interval > 0 && before == nil:
+					return nil
+				case interval > 0:
+					rates := ratesOf(before, all, took)
+					return g.Print(rates, func(w io.Writer) { printRates(w, rates) })
 				}
-				m, ok := known[e.minor]
-				if !ok {
-					m = Mount{Dir: e.dir, Source: e.source, State: stateDead}
-					if e.user != fmt.Sprint(os.Geteuid()) {
-						m.State = stateForeign
-					}
-				}
-				all = append(all, m)
+				return g.Print(all, func(w io.Writer) { printMounts(w, all, verbose || len(args) == 1) })
 			}
-			if len(args) == 1 && len(all) == 0 {
-				return fmt.Errorf("%s is not a mount of rstorectl", args[0])
-			}
-			return g.Print(all, func(w io.Writer) { printMounts(w, all, verbose || len(args) == 1) })
+			return repeat(cmd.Context(), interval, count, func() ([]Mount, error) { return listMounts(args) }, report)
 		},
 	}
 	c.Long = "List the mounts of this host, or one of them, with their statistics. Other users' mounts are listed " +
 		"without. The state is ok; waiting, if the server does not answer; or dead, if the process of the mount has " +
-		"ended ('rstorectl umount' cleans up)."
-	c.Flags().BoolVarP(&verbose, "verbose", "v", false,
-		"operations, calls and bytes of each mount, as mountstats(8) has them")
+		"ended ('rstorectl umount' cleans up). With --interval the command shows again and again what the mounts do in " +
+		"a second. With --metrics it writes a file for the textfile collector of Prometheus' node_exporter."
+	f := c.Flags()
+	f.BoolVarP(&verbose, "verbose", "v", false, "operations, calls and bytes of each mount, as mountstats(8) has them")
+	f.DurationVarP(&interval, "interval", "d", 0, "`DURATION` between reports of rates, or of --metrics")
+	f.IntVarP(&count, "count", "n", 0, "end after `N` reports with --interval, 0 for no end")
+	f.StringVar(&file, "metrics", "", "replace `FILE` with the metrics in Prometheus' text format")
 	return c
+}
+
+// repeat calls report with what list returns, with what list returned the time before, and with the
+// time in between. It does so once, or every interval until ctx ends or count reports of a difference
+// were made.
+func repeat(ctx context.Context, interval time.Duration, count int, list func() ([]Mount, error),
+	report func(before, all []Mount, took time.Duration) error,
+) error {
+	var before []Mount
+	var last time.Time
+	for n := 0; ; n++ {
+		all, err := list()
+		now := time.Now()
+		if err == nil {
+			err = report(before, all, now.Sub(last))
+		}
+		if err != nil || interval == 0 || count > 0 && n == count {
+			return err
+		}
+		before, last = all, now
+		select {
+		case <-time.After(interval):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 func printMounts(w io.Writer, all []Mount, verbose bool) {

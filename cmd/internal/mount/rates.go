@@ -1,0 +1,62 @@
+package mount
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/rstored/rstored/nfs/fusefs"
+)
+
+// Rates are what a mount did in a second, on the average of an interval.
+type Rates struct {
+	Dir     string  `json:"dir"`
+	State   string  `json:"state"`
+	Read    float64 `json:"read_bytes"`
+	Written float64 `json:"written_bytes"`
+	Calls   float64 `json:"calls"` // of the kernel
+	// Mean is the time of a call in seconds.
+	Mean float64 `json:"mean_seconds"`
+}
+
+// ratesOf returns the rates of the mounts that are in both lists. A process that has been started
+// anew has no rates yet.
+func ratesOf(before, after []Mount, took time.Duration) []Rates {
+	list := []Rates{}
+	for i := range after {
+		b := &after[i]
+		r := Rates{Dir: b.Dir, State: b.State}
+		for j := range before {
+			if a := &before[j]; a.Dir == b.Dir && a.PID == b.PID && a.FS != nil && b.FS != nil {
+				calls, spent := operations(b.FS)
+				earlier, spentEarlier := operations(a.FS)
+				r.Read = float64(b.FS.BytesRead-a.FS.BytesRead) / took.Seconds()
+				r.Written = float64(b.FS.BytesWritten-a.FS.BytesWritten) / took.Seconds()
+				r.Calls = float64(calls-earlier) / took.Seconds()
+				if calls > earlier {
+					r.Mean = (spent - spentEarlier).Seconds() / float64(calls-earlier)
+				}
+			}
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+// operations sums up the operations of a mount.
+func operations(s *fusefs.Stats) (calls uint64, took time.Duration) {
+	for _, o := range s.Ops {
+		calls += o.Calls
+		took += o.Time
+	}
+	return calls, took
+}
+
+func printRates(w io.Writer, list []Rates) {
+	const mega = 1e6
+	fmt.Fprintln(w, "DIRECTORY\tSTATE\tREAD MB/s\tWRITTEN MB/s\tCALLS/s\tMEAN")
+	for _, r := range list {
+		mean := time.Duration(r.Mean * float64(time.Second)).Round(time.Microsecond)
+		fmt.Fprintf(w, "%s\t%s\t%.1f\t%.1f\t%.0f\t%v\n", r.Dir, r.State, r.Read/mega, r.Written/mega, r.Calls, mean)
+	}
+}
