@@ -24,8 +24,12 @@ const (
 func aclWith(mode uint32, user, group uint32) blockstore.ACL {
 	l := blockstore.ACLOfMode(mode)
 	return blockstore.ACL{
-		l[0], {Tag: blockstore.ACLUser, ID: user, Perm: 6}, {Tag: blockstore.ACLGroupObj, Perm: l[1].Perm},
-		{Tag: blockstore.ACLGroup, ID: group, Perm: 4}, {Tag: blockstore.ACLMask, Perm: 6}, l[2],
+		l[0],
+		{Tag: blockstore.ACLUser, ID: user, Perm: 6},
+		{Tag: blockstore.ACLGroupObj, Perm: l[1].Perm},
+		{Tag: blockstore.ACLGroup, ID: group, Perm: 4},
+		{Tag: blockstore.ACLMask, Perm: 6},
+		l[2],
 	}
 }
 

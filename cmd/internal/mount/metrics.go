@@ -13,27 +13,47 @@ type metric struct {
 
 // metrics are those of each mount. Only up is there for a mount without a process.
 var metrics = []metric{
-	{"connections_total", "Connections to the server that were made.", true,
-		func(m *Mount) float64 { return float64(m.Client.Connections) }},
-	{"resent_calls_total", "Calls that were sent again over a new connection.", true,
-		func(m *Mount) float64 { return float64(m.Client.Resent) }},
-	{"reclaimed_total", "Opens and locks that were reclaimed after restarts of the server.", true,
-		func(m *Mount) float64 { return float64(m.Client.Reclaimed + m.Client.Relocked) }},
-	{"read_bytes_total", "Bytes that programs have read.", true,
-		func(m *Mount) float64 { return float64(m.FS.BytesRead) }},
-	{"written_bytes_total", "Bytes that programs have written.", true,
-		func(m *Mount) float64 { return float64(m.FS.BytesWritten) }},
-	{"failed_writes_total", "Writes to the server that failed for good: data was lost.", true,
-		func(m *Mount) float64 { return float64(m.FS.LostWrites) }},
-	{"repeated_writes_total", "Writes that a restart of the server made necessary again.", true,
-		func(m *Mount) float64 { return float64(m.FS.Rewrites) }},
-	{"stalled_writes_total", "Writes of programs that waited for buffers.", true,
-		func(m *Mount) float64 { return float64(m.FS.Stalled) }},
-	{"invalidated_total", "Files that another client had changed.", true,
-		func(m *Mount) float64 { return float64(m.FS.Invalidated) }},
+	{
+		"connections_total", "Connections to the server that were made.", true,
+		func(m *Mount) float64 { return float64(m.Client.Connections) },
+	},
+	{
+		"resent_calls_total", "Calls that were sent again over a new connection.", true,
+		func(m *Mount) float64 { return float64(m.Client.Resent) },
+	},
+	{
+		"reclaimed_total", "Opens and locks that were reclaimed after restarts of the server.", true,
+		func(m *Mount) float64 { return float64(m.Client.Reclaimed + m.Client.Relocked) },
+	},
+	{
+		"read_bytes_total", "Bytes that programs have read.", true,
+		func(m *Mount) float64 { return float64(m.FS.BytesRead) },
+	},
+	{
+		"written_bytes_total", "Bytes that programs have written.", true,
+		func(m *Mount) float64 { return float64(m.FS.BytesWritten) },
+	},
+	{
+		"failed_writes_total", "Writes to the server that failed for good: data was lost.", true,
+		func(m *Mount) float64 { return float64(m.FS.LostWrites) },
+	},
+	{
+		"repeated_writes_total", "Writes that a restart of the server made necessary again.", true,
+		func(m *Mount) float64 { return float64(m.FS.Rewrites) },
+	},
+	{
+		"stalled_writes_total", "Writes of programs that waited for buffers.", true,
+		func(m *Mount) float64 { return float64(m.FS.Stalled) },
+	},
+	{
+		"invalidated_total", "Files that another client had changed.", true,
+		func(m *Mount) float64 { return float64(m.FS.Invalidated) },
+	},
 	{"open_files", "Open files and directories.", false, func(m *Mount) float64 { return float64(m.FS.OpenFiles) }},
-	{"free_buffer_bytes", "Buffers for data that are not used.", false,
-		func(m *Mount) float64 { return float64(m.FS.FreeMemory) }},
+	{
+		"free_buffer_bytes", "Buffers for data that are not used.", false,
+		func(m *Mount) float64 { return float64(m.FS.FreeMemory) },
+	},
 }
 
 const metricPrefix = "rstored_mount_"
