@@ -36,10 +36,10 @@ var volatile = BitmapOf(AttrChange, AttrSize, AttrSpaceUsed, AttrTimeMetadata, A
 // time the delegation is recalled. A later answer finds nobody who waits; it is dropped.
 const getattrWait = 100 * time.Millisecond
 
-// asking is CB_GETATTR (RFC 8881 section 20.1). Its arguments are nfs_fh4 and bitmap4. Its
+// cbGetattr is CB_GETATTR (RFC 8881 section 20.1). Its arguments are nfs_fh4 and bitmap4. Its
 // referring call is the request that gave the delegation. A client that has not got the reply of
 // that request yet waits for it (section 2.10.6.3).
-type asking struct {
+type cbGetattr struct {
 	state.Writer
 	answer chan fileState // of length 1, so that answered never waits
 }
@@ -53,16 +53,16 @@ type fileState struct {
 	ok           bool
 }
 
-func (a *asking) op() uint32            { return opCBGetattr }
-func (a *asking) refers() *state.Origin { return &a.Origin }
+func (a *cbGetattr) op() uint32            { return opCBGetattr }
+func (a *cbGetattr) refers() *state.Origin { return &a.Origin }
 
-func (a *asking) encode(s *Server, e *xdr.Encoder) {
+func (a *cbGetattr) encode(s *Server, e *xdr.Encoder) {
 	s.encodeFile(e, &a.File)
 	a.attrs().Encode(e)
 }
 
 // attrs are what the client is asked for.
-func (a *asking) attrs() Bitmap {
+func (a *cbGetattr) attrs() Bitmap {
 	if a.Times {
 		return BitmapOf(AttrChange, AttrSize).or(delegTimes)
 	}
@@ -71,7 +71,7 @@ func (a *asking) attrs() Bitmap {
 
 // answered implements request. It can run on a transport's loop, so it must not wait for the reader
 // of answer, which has gone after getattrWait.
-func (a *asking) answered(_ *Server, received bool, st nfs.Status, d *xdr.Decoder) {
+func (a *cbGetattr) answered(_ *Server, received bool, st nfs.Status, d *xdr.Decoder) {
 	var f fileState
 	if received && st == nfs.OK {
 		f = decodeFileState(d, a.attrs())
@@ -110,9 +110,9 @@ func decodeFileState(d *xdr.Decoder, asked Bitmap) (f fileState) {
 // no lock: the client may need other calls to be served before it answers.
 func (s *Server) ask(w state.Writer) (f fileState) {
 	s.waiting(func() {
-		a := &asking{Writer: w, answer: make(chan fileState, 1)}
+		a := &cbGetattr{Writer: w, answer: make(chan fileState, 1)}
 		if s.callAny(w.Client, 1, a) {
-			s.asked.Add(1)
+			s.getattrs.Add(1)
 			f, _ = receive(a.answer, getattrWait)
 		}
 	})

@@ -100,7 +100,7 @@ func TestAsked(t *testing.T) {
 	if asked != 5 {
 		t.Error("asked for nothing")
 	}
-	if n := r.s.Faults()[CountAsked]; n != 5 {
+	if n := r.s.Faults()[CountGetattrs]; n != 5 {
 		t.Errorf("%d counted", n)
 	}
 	// The client writes what it has: the change attribute goes on from there.
@@ -221,4 +221,4 @@ func FuzzFileState(f *testing.F) {
 	})
 }
 
-var _ request = (*asking)(nil)
+var _ request = (*cbGetattr)(nil)

@@ -70,7 +70,7 @@ const (
 func setClientID(k *compound) nfs.Status {
 	d := &k.c.Args
 	a := state.SetClientID{
-		Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(),
+		Principal: k.principal(), From: state.FromPeer(&k.c.Peer), NoExport: k.noExport(),
 		Verifier: decodeVerifier(d), Owner: d.Opaque(OwnerMax),
 	}
 	a.Callback.Program = d.Uint32()

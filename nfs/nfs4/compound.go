@@ -161,7 +161,7 @@ func (k *compound) serve() rpc.Status {
 		if k.later {
 			return rpc.Later
 		}
-		k.s.moved.Add(1)
+		k.s.toWorkers.Add(1)
 		return rpc.Again
 	}
 	if k.replayed {

@@ -46,7 +46,7 @@
 //
 // The files in compound.inChange are reservations in package state, not locks.
 //
-// Lock order: Server.acting, Server.calling, the locks of package state (in the order that its
+// Lock order: Server.background, Server.calling, the locks of package state (in the order that its
 // package comment has), then journal.mu, offloads.mu or the lock of
 // denials.
 package nfs4

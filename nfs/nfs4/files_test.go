@@ -771,7 +771,7 @@ func TestReadInline(t *testing.T) {
 	if p := ask(id).ok(OpRead); !p.Bool() || p.String(100) != "content" || calls != 2 || r.noBlock {
 		t.Errorf("%d calls", calls)
 	}
-	if r.s.moved.Load() != 1 || r.count.ReadsMoved.Load() != 1 {
+	if r.s.toWorkers.Load() != 1 || r.count.ReadsMoved.Load() != 1 {
 		t.Error("not counted")
 	}
 	// A part that is in memory is not the answer, unless it is the end of the file.

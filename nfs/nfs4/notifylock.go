@@ -117,8 +117,8 @@ func (s *Server) watchLocks() {
 
 // tickLocks counts a second, unless the server is paused.
 func (s *Server) tickLocks() {
-	s.acting.RLock()
-	defer s.acting.RUnlock()
+	s.background.RLock()
+	defer s.background.RUnlock()
 	if !s.paused {
 		s.lockWaits.table.Tick()
 	}

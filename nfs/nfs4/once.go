@@ -43,12 +43,12 @@ import (
 // again, as by any server without a journal. That happens if there are more slots in use than
 // records.
 //
-// A stranger who knows a session ID can mark records by step 1. Step 2 needs the same owner string,
-// credential, handles and arguments, so the mark is of use to the client alone.
+// Another client that knows a session ID can mark records by step 1. Step 2 needs the same owner
+// string, credential, handles and arguments, so only the client itself can use the mark.
 //
-// An OPEN that made its file opens that file when it comes again, whatever its createmode and the
-// file's mode say, and truncates it no more. Its stateid is a new one: the client had none of
-// before to reclaim.
+// A retransmitted OPEN that had created its file opens that file, whatever its createmode and the
+// file's mode say, and does not truncate it. It returns a new stateid: the client had none before
+// the restart that it could reclaim.
 //
 // In version 4.0 the duplicate request cache has the replies of other operations. That of an OPEN
 // would be of no use, as the client ID is stale; 1 is then the OPEN with the client ID of before, 2

@@ -83,31 +83,31 @@ type Server struct {
 	tree     treeCache
 	pool     sync.Pool // of *compound
 
-	// Background work locks acting for reading, each callback then locks calling for reading. Pause
+	// Background work locks background for reading, each callback then locks calling for reading. Pause
 	// locks both for writing and sets paused; either is enough to read it. Who holds one of them
 	// does not wait for a client: Pause, and with it the upgrade of the server, would wait as long.
-	calling, acting sync.RWMutex
-	paused          bool
+	calling, background sync.RWMutex
+	paused              bool
 
 	ops                      [numOps]atomic.Uint64 // executed
 	illegal                  atomic.Uint64
 	replays                  atomic.Uint64 // answered from the reply cache
-	joined                   atomic.Uint64 // retries that waited for the request that they repeat
+	retriesWaited            atomic.Uint64 // retries that waited for the request that they repeat
 	callbacks, callbacksLost atomic.Uint64
 	waiters                  atomic.Int32 // workers that wait for a client, of waitersMax
 	offloads                 offloads
 	lockWaits                lockWaits
 	journal                  journal
-	asked                    atomic.Uint64 // CB_GETATTRs
+	getattrs                 atomic.Uint64 // CB_GETATTRs
 	recallAnys               atomic.Uint64 // CB_RECALL_ANYs
 	unleased                 atomic.Uint64 // delegations of files whose store cannot watch other users of the host
 	unpinned                 atomic.Uint64 // opens that end with the last name of their file: no descriptor was free
 	hostOpens                atomic.Uint64 // delegations that other users of the host had recalled
-	strangers                atomic.Uint64 // calls for sessions or clients of others
+	deniedCalls              atomic.Uint64 // calls for sessions or clients of others
 	fullNoted                atomic.Int64  // when it was last logged that there was no room
 	refusedNoted             atomic.Uint64 // refusals by then
-	strangersNoted           atomic.Int64  // when a refusal of strangers was last written to the audit log
-	moved                    atomic.Uint64 // compounds begun on a transport's loop that went to a worker
+	deniedNoted              atomic.Int64  // when a denied call was last written to the audit log
+	toWorkers                atomic.Uint64 // compounds begun on a transport's loop that went to a worker
 
 	// observe gets every operation and its status, in tests; otherwise nil.
 	observe func(minor, op uint32, st nfs.Status)
@@ -167,7 +167,7 @@ func (s *Server) servesMinor(m uint32) bool {
 	return m <= minorMax && (s.cfg.Minors == nil || slices.Contains(s.cfg.Minors, m))
 }
 
-// State is the table of clients and their state. Its locks are taken after acting and calling, and
+// State is the table of clients and their state. Its locks are taken after background and calling, and
 // before journal.mu and offloads.mu.
 func (s *Server) State() *state.Server { return s.state }
 
@@ -201,16 +201,16 @@ func (s *Server) Ops() map[string]uint64 {
 // Names of normal events among the Faults: they also rise while all clients and the server
 // behave well. Alerts should be on the other names.
 const (
-	CountReplays = "nfs4_replays"
-	CountJoined  = "nfs4_joined"
-	CountMoved   = "nfs4_moved"
+	CountReplays       = "nfs4_replays"
+	CountRetriesWaited = "nfs4_retries_waited"
+	CountToWorkers     = "nfs4_compounds_to_workers"
 
 	CountCallbacks   = "nfs4_callbacks"
 	CountDelegations = "nfs4_delegations"
 	CountRecalls     = "nfs4_recalls"
 	CountRecallWaits = "nfs4_recall_waits"
 
-	CountAsked     = "nfs4_attributes_asked"
+	CountGetattrs  = "nfs4_callback_getattrs"
 	CountUnpinned  = "nfs4_opens_unpinned"
 	CountUnleased  = "nfs4_delegations_unleased"
 	CountHostOpens = "nfs4_delegations_broken_by_host"
@@ -222,9 +222,9 @@ const (
 
 // Faults are the counts of what is out of the ordinary, by name, without those that are zero:
 // operations that no version has, callbacks without an answer, revoked delegations, refusals. Those
-// with a Count constant are no faults: replayed and joined retries, compounds that went from a loop
-// to a worker, callbacks, delegations and recalls, asynchronous copies. Statuses are counted in
-// nfs.Counters.
+// with a Count constant are no faults: replayed retries, retries that waited for the first request,
+// compounds that went from a loop to a worker, callbacks, delegations and recalls, asynchronous
+// copies. Statuses are counted in nfs.Counters.
 func (s *Server) Faults() map[string]uint64 {
 	out := make(map[string]uint64)
 	n := s.state.Delegations()
@@ -238,11 +238,11 @@ func (s *Server) Faults() map[string]uint64 {
 		}
 	}
 	for name, n := range map[string]*atomic.Uint64{
-		CountAsked: &s.asked, CountUnpinned: &s.unpinned, CountUnleased: &s.unleased, CountHostOpens: &s.hostOpens,
+		CountGetattrs: &s.getattrs, CountUnpinned: &s.unpinned, CountUnleased: &s.unleased, CountHostOpens: &s.hostOpens,
 		CountRecallAny: &s.recallAnys, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
 		CountNotified: &s.lockWaits.notified, CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
-		"nfs4_illegal_operations": &s.illegal, "nfs4_sessions_denied": &s.strangers, CountReplays: &s.replays,
-		CountJoined: &s.joined, CountMoved: &s.moved,
+		"nfs4_illegal_operations": &s.illegal, "nfs4_sessions_denied": &s.deniedCalls, CountReplays: &s.replays,
+		CountRetriesWaited: &s.retriesWaited, CountToWorkers: &s.toWorkers,
 	} {
 		if n := n.Load(); n > 0 {
 			out[name] = n

@@ -50,8 +50,8 @@ func (k *compound) by() *state.By {
 	return &state.By{Principal: k.principal(), From: state.FromPeer(&k.c.Peer)}
 }
 
-// stranger reports whether no export is for the client, as far as is known yet.
-func (k *compound) stranger() bool {
+// noExport reports whether no export admits the client, as far as is known yet.
+func (k *compound) noExport() bool {
 	return !slices.ContainsFunc(k.s.cfg.Exports.Exports(), func(x *nfs.Export) bool {
 		_, st := x.Admits(&k.c.Peer)
 		return st == nfs.OK
@@ -73,13 +73,13 @@ func decodeImplID(d *xdr.Decoder) {
 
 // exchangeID is EXCHANGE_ID (section 18.35). It makes a client record, finds one, or updates one;
 // package state has the table of cases. No record counts before its client has confirmed it by
-// CREATE_SESSION, so a stranger can neither end another's state nor fill memory for long. State
+// CREATE_SESSION, so a client cannot end another's state nor fill memory for long. State
 // protection would need credentials that prove something; AUTH_SYS does not, so a client can have
 // none.
 func exchangeID(k *compound) nfs.Status {
 	d := &k.c.Args
 	a := state.ExchangeID{
-		Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(),
+		Principal: k.principal(), From: state.FromPeer(&k.c.Peer), NoExport: k.noExport(),
 		Verifier: decodeVerifier(d), Owner: d.Opaque(OwnerMax),
 	}
 	asked := d.Uint32()
@@ -203,7 +203,7 @@ func createSession(k *compound) nfs.Status {
 	d := &k.c.Args
 	a := state.CreateSession{
 		Client: d.Uint64(), Sequence: d.Uint32(), Principal: k.principal(),
-		From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(), Minor: k.minor,
+		From: state.FromPeer(&k.c.Peer), NoExport: k.noExport(), Minor: k.minor,
 	}
 	flags := d.Uint32()
 	a.Fore = DecodeChannel(d)
@@ -322,7 +322,7 @@ func sequence(k *compound) nfs.Status {
 			k.again = true
 			return nfs.OK
 		}
-		k.s.joined.Add(1)
+		k.s.retriesWaited.Add(1)
 		<-use.Done
 		use, verdict, st = k.s.state.Sequence(k.now, &r)
 	}

@@ -44,8 +44,8 @@ func (s *Server) noteFull() {
 // denied counts a call that was refused because what it names is another client's, and has some of
 // them written down.
 func (s *Server) denied(op string, client uint64, from state.From) {
-	n := s.strangers.Add(1)
-	if !s.due(&s.strangersNoted, time.Second) {
+	n := s.deniedCalls.Add(1)
+	if !s.due(&s.deniedNoted, time.Second) {
 		return
 	}
 	s.cfg.Audit.Warn("nfs4_session_denied", "client", from.Host.String(), "xprtsec", from.Security.String(), "name",

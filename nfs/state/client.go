@@ -45,7 +45,7 @@ type Client struct {
 	mu          sync.Mutex
 	dead        bool
 	charged     int64 // see memory
-	stranger    bool  // no export admits it, as far as is known
+	noExport    bool  // no export admits it, as far as is known
 	mounted     bool  // it counts in account.mounts
 	left        bool  // it is no more in account
 	complete    bool  // RECLAIM_COMPLETE was done
@@ -109,7 +109,7 @@ type ExchangeID struct {
 	Verifier  Verifier
 	Principal Principal
 	From      From
-	Stranger  bool // no export admits the caller
+	NoExport  bool // no export admits the caller
 	Update    bool // EXCHGID4_FLAG_UPD_CONFIRMED_REC_A
 }
 
@@ -125,7 +125,7 @@ type Exchanged struct {
 func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status) {
 	s.sweep(now)
 	known := a.From.known(string(a.Owner))
-	s.freeMemory(now, s.mem.peek(a.From.Host), a.Stranger, clientCost+int64(len(known)), nil)
+	s.freeMemory(now, s.mem.peek(a.From.Host), a.NoExport, clientCost+int64(len(known)), nil)
 	s.mu.Lock()
 	r := s.owners[known]
 	if r == nil {
@@ -154,7 +154,7 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 		// Case 3: two clients have chosen one owner string. The record of before goes at once,
 		// and who has its client ID gets no session any more.
 		delete(s.clients, uint32(old.ID))
-		s.lapse(old)
+		s.noteExpired(old)
 		r.confirmed, gone, old = nil, old, nil
 	}
 	if old != nil && old.v40 == nil && old.verifier == a.Verifier {
@@ -162,7 +162,7 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 		old.join(a.From.Host)
 		return old.exchanged(), nfs.OK
 	}
-	c := s.record(now, r, known, a.Verifier, a.Principal, &a.From, a.Stranger)
+	c := s.record(now, r, known, a.Verifier, a.Principal, &a.From, a.NoExport)
 	s.mu.Unlock()
 	if gone != nil {
 		gone.delist()
@@ -178,7 +178,7 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 // record makes the record of a client that is not confirmed yet, in the place of another
 // such. It is nil if there are too many. Call with mu held.
 func (s *Server) record(
-	now time.Time, r *records, known string, verf Verifier, p Principal, from *From, stranger bool,
+	now time.Time, r *records, known string, verf Verifier, p Principal, from *From, noExport bool,
 ) *Client {
 	defer func() {
 		if *r == (records{}) {
@@ -194,7 +194,7 @@ func (s *Server) record(
 		s.next++
 	}
 	c := s.newClient(uint64(s.cfg.Boot)<<32|uint64(s.next), known, verf, p)
-	if !c.enterAccount(from.Host, stranger) {
+	if !c.enterAccount(from.Host, noExport) {
 		return nil
 	}
 	c.known = s.grace.known[c.owner]
@@ -258,7 +258,7 @@ func (s *Server) remove(c *Client) {
 	there := false
 	if s.clients[uint32(c.ID)] == c {
 		delete(s.clients, uint32(c.ID))
-		s.lapse(c)
+		s.noteExpired(c)
 	}
 	if r := s.owners[c.owner]; r != nil {
 		if there = r.confirmed == c; there {

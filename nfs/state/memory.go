@@ -13,8 +13,8 @@ import (
 // heap takes.
 //
 //	new hosts             7/8 of all; the rest is for hosts with mounts
-//	strangers together    1/64 of all; no export admits them
-//	one stranger's host   1/4 of that
+//	without an export     1/64 of all, for all clients that no export admits
+//	one host of these     1/4 of that
 //	one session           1/8 of what is left, by fewer slots and smaller replies
 //
 // Before anybody is refused, clients end that have not confirmed their ID, and those whose lease
@@ -22,7 +22,7 @@ import (
 //
 // The bounds exist because EXCHANGE_ID needs no mount: every host that reaches the port can make
 // client records, each with an owner string of up to 1024 bytes (NFS4_OPAQUE_LIMIT), and after
-// CREATE_SESSION reply caches. A stranger is a caller that no export admits. Who is refused gets:
+// CREATE_SESSION reply caches. A refused client gets:
 //
 //	EXCHANGE_ID, CREATE_SESSION    DELAY
 //	SETCLIENTID, new open-owner    RESOURCE
@@ -46,22 +46,22 @@ const (
 	memoryDefault       = 1 << 30
 	clientMemoryDefault = 256 << 20
 
-	reservedPart   = 8    // of all, for hosts with mounts
-	strangersPart  = 64   // of all, for strangers
-	strangerPart   = 4    // of that, for one
-	sessionPart    = 8    // of what is left, for one session
-	clientsPart    = 8    // of the number of clients, for one host
-	clientsMin     = 1024 // but so many
-	slotsWanted    = 8    // before replies get smaller
-	cachedMin      = 2 << 10
-	reclaimEvery   = time.Second // at most one look at all clients in this time
-	unconfirmedAge = time.Second // before a client that is not confirmed goes
+	reservedPart     = 8    // of all, for hosts with mounts
+	noExportPart     = 64   // of all, for clients that no export admits
+	noExportHostPart = 4    // of that, for one
+	sessionPart      = 8    // of what is left, for one session
+	clientsPart      = 8    // of the number of clients, for one host
+	clientsMin       = 1024 // but so many
+	slotsWanted      = 8    // before replies get smaller
+	cachedMin        = 2 << 10
+	reclaimEvery     = time.Second // at most one look at all clients in this time
+	unconfirmedAge   = time.Second // before a client that is not confirmed goes
 )
 
 // memory counts.
 type memory struct {
 	limit, host, clients int64        // bounds: bytes, bytes of one host, clients of one host
-	all, strangers       atomic.Int64 // bytes now; strangers are a part of all
+	all, noExport        atomic.Int64 // bytes now; noExport is a part of all
 	refused              atomic.Uint64
 	freed                atomic.Int64 // when room was made, in nanoseconds of the Unix time
 
@@ -129,7 +129,7 @@ func (m *memory) peek(host netip.Addr) *account {
 
 // left is how many bytes more a host can have; below 0 if it has too much already, after a bound
 // was lowered or exceeded.
-func (m *memory) left(a *account, stranger bool) int64 {
+func (m *memory) left(a *account, noExport bool) int64 {
 	all := m.limit
 	// The last eighth is for hosts with a confirmed client that an export admits. Hosts without one
 	// can fill the rest, and those at work can still open files.
@@ -137,16 +137,16 @@ func (m *memory) left(a *account, stranger bool) int64 {
 		all -= all / reservedPart
 	}
 	n := min(all-m.all.Load(), m.host-a.bytes.Load())
-	if stranger {
-		most := m.limit / strangersPart
-		n = min(n, most-m.strangers.Load(), most/strangerPart-a.bytes.Load())
+	if noExport {
+		most := m.limit / noExportPart
+		n = min(n, most-m.noExport.Load(), most/noExportHostPart-a.bytes.Load())
 	}
 	return n
 }
 
 // room reports whether the client can have n bytes more. Call with mu held.
 func (c *Client) room(n int64) bool {
-	if c.s.mem.left(c.account, c.stranger) >= n {
+	if c.s.mem.left(c.account, c.noExport) >= n {
 		return true
 	}
 	c.s.mem.refused.Add(1)
@@ -166,19 +166,19 @@ func (c *Client) count(n int64) {
 	m := &c.s.mem
 	m.all.Add(n)
 	c.account.bytes.Add(n)
-	if c.stranger {
-		m.strangers.Add(n)
+	if c.noExport {
+		m.noExport.Add(n)
 	}
 }
 
 // enterAccount makes the account of a new client; false: it has no room.
-func (c *Client) enterAccount(host netip.Addr, stranger bool) bool {
+func (c *Client) enterAccount(host netip.Addr, noExport bool) bool {
 	m := &c.s.mem
 	if c.account = m.enter(host, m.clients); c.account == nil {
 		m.refused.Add(1)
 		return false
 	}
-	c.stranger = stranger
+	c.noExport = noExport
 	n := int64(clientCost + len(c.owner))
 	if !c.room(n) {
 		m.leave(c.account)
@@ -203,12 +203,12 @@ func (c *Client) leaveAccount() {
 	c.s.mem.leave(c.account)
 }
 
-// admitted notes that an export is for the client: its bytes no longer count as those of strangers,
-// and its host counts as one with a mount. This is never taken back. Call with mu held.
+// admitted is called when an export admits the client. Its bytes no longer count as those of clients
+// without an export, and its host counts as one with a mount. This is permanent. Call with mu held.
 func (c *Client) admitted() {
-	if c.stranger {
+	if c.noExport {
 		c.count(-c.charged)
-		c.stranger = false
+		c.noExport = false
 		c.count(c.charged)
 	}
 	if !c.mounted && !c.left && c.confirmed.Load() {
@@ -274,12 +274,12 @@ func (ch *Channel) shrink(n int64) {
 //
 // If the host itself has too much, only its own clients end. If all hosts together have too much,
 // clients of every host do. except is the client that asks; it does not end.
-func (s *Server) freeMemory(now time.Time, a *account, stranger bool, n int64, except *Client) {
+func (s *Server) freeMemory(now time.Time, a *account, noExport bool, n int64, except *Client) {
 	m := &s.mem
 	m.mu.Lock()
 	many := a.clients >= m.clients
 	m.mu.Unlock()
-	if !many && m.left(a, stranger) >= n*sessionPart {
+	if !many && m.left(a, noExport) >= n*sessionPart {
 		return
 	}
 	at, last := now.UnixNano(), m.freed.Load()

@@ -18,7 +18,7 @@ var wide = Channel{MaxRequest: 1 << 20, MaxResponse: 1 << 20, MaxCached: 8 << 10
 type comer struct {
 	s        *Server
 	from     From
-	stranger bool
+	noExport bool
 	n        int
 }
 
@@ -33,7 +33,7 @@ func (c *comer) exchange(now time.Time) (Exchanged, nfs.Status) {
 	c.n++
 	return c.s.ExchangeID(now, &ExchangeID{
 		Owner:    fmt.Append(nil, "client ", c.n, " of ", c.from.Host),
-		Verifier: verifier(1), Principal: root, From: c.from, Stranger: c.stranger,
+		Verifier: verifier(1), Principal: root, From: c.from, NoExport: c.noExport,
 	})
 }
 
@@ -44,7 +44,7 @@ func (c *comer) session(now time.Time) (*Session, nfs.Status) {
 	}
 	made, st := c.s.CreateSession(now,
 		&CreateSession{
-			Client: got.Client, Sequence: got.Sequence, Principal: root, From: c.from, Stranger: c.stranger,
+			Client: got.Client, Sequence: got.Sequence, Principal: root, From: c.from, NoExport: c.noExport,
 			Minor: 1, Fore: wide,
 		})
 	if st != nfs.OK {
@@ -130,39 +130,39 @@ func TestMemoryOfOneHost(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// TestMemoryOfStrangers: hosts that no export admits get little, whatever their number, and what is
+// TestMemoryWithoutExport: hosts that no export admits get little, whatever their number, and what is
 // for others stays.
-func TestMemoryOfStrangers(t *testing.T) {
+func TestMemoryWithoutExport(t *testing.T) {
 	const all = 64 << 20
 	s := New(Config{Boot: 7, Memory: all, ClientMemory: all})
 	var mine *comer
 	for i := range 5000 {
 		c := comerAt(s, i)
-		c.stranger = true
+		c.noExport = true
 		if _, st := c.session(begin); st == nfs.OK && mine == nil {
 			mine = c
 		}
 	}
-	if n := s.Memory().Bytes; n > all/strangersPart {
-		t.Errorf("%d bytes of %d", n, all/strangersPart)
+	if n := s.Memory().Bytes; n > all/noExportPart {
+		t.Errorf("%d bytes of %d", n, all/noExportPart)
 	}
 	x, st := comerAt(s, 6000).session(begin)
 	if st != nfs.OK || x.Fore.MaxSlots < 64 {
 		t.Errorf("a client of an export: %+v, %v", x, st)
 	}
-	// A stranger for whom there is an export now is none any more.
-	mine.stranger = false
+	// An export admits the client now.
+	mine.noExport = false
 	if x, st := mine.session(begin); st != nfs.OK || x.Fore.MaxSlots < 64 {
-		t.Errorf("a stranger that an export admits now: %+v, %v", x, st)
+		t.Errorf("a client that an export admits now: %+v, %v", x, st)
 	}
 	one := New(Config{Boot: 7, Memory: all, ClientMemory: all})
 	c := comerAt(one, 1)
-	c.stranger = true
+	c.noExport = true
 	for range 1000 {
 		_, _ = c.session(begin)
 	}
-	if n := one.Memory().Bytes; n > all/strangersPart/strangerPart {
-		t.Errorf("one stranger has %d bytes", n)
+	if n := one.Memory().Bytes; n > all/noExportPart/noExportHostPart {
+		t.Errorf("one host without an export has %d bytes", n)
 	}
 }
 

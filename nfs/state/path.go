@@ -46,10 +46,10 @@ type Path struct {
 	Callback
 	Caller rpc.Caller
 
-	mu     sync.Mutex
-	state  pathState
-	asking bool      // a probe is in flight
-	asked  time.Time // when the last probe began
+	mu       sync.Mutex
+	state    pathState
+	probing  bool      // a probe is in flight
+	probedAt time.Time // when the last probe began
 }
 
 type pathState uint8
@@ -110,10 +110,10 @@ func (p *Path) Probe(now time.Time, long time.Duration) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.asking || p.state == pathProven || p.state == pathDown && now.Sub(p.asked) < long {
+	if p.probing || p.state == pathProven || p.state == pathDown && now.Sub(p.probedAt) < long {
 		return false
 	}
-	p.asking, p.asked = true, now
+	p.probing, p.probedAt = true, now
 	return true
 }
 
@@ -123,7 +123,7 @@ func (p *Path) Probe(now time.Time, long time.Duration) bool {
 func (p *Path) Answered(ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asking, p.state = false, pathDown
+	p.probing, p.state = false, pathDown
 	if ok {
 		p.state = pathProven
 	}

@@ -113,10 +113,10 @@ func (s *Server) Restore(data []byte, now time.Time, funcs RestoreFuncs) (err er
 // that exceeds a lower limit keeps its state and gets nothing new.
 func (r *restorer) server(x *savedServer) error {
 	s := r.s
-	if x.Boot == 0 || x.Boot == 1<<32-1 || len(x.Lapsed) > lapsedMax {
-		return damaged("boot %#x, %d lapsed clients", x.Boot, len(x.Lapsed))
+	if x.Boot == 0 || x.Boot == 1<<32-1 || len(x.Expired) > expiredMax {
+		return damaged("boot %#x, %d expired clients", x.Boot, len(x.Expired))
 	}
-	s.cfg.Boot, s.next, s.confirms, s.lapsed = x.Boot, x.Next, x.Confirms, x.Lapsed
+	s.cfg.Boot, s.next, s.confirms, s.expired = x.Boot, x.Next, x.Confirms, x.Expired
 	s.swept.Store(r.shift(x.Swept))
 	n := &s.delegs
 	n.possible.Store(x.Possible)
@@ -172,7 +172,7 @@ func (r *restorer) client(x *savedClient) error {
 	if x.Bound != nil && len(x.Bound.Hosts) > 0 {
 		host = x.Bound.Hosts[0]
 	}
-	c.account, c.stranger = s.mem.enter(host, math.MaxInt64), x.Stranger
+	c.account, c.noExport = s.mem.enter(host, math.MaxInt64), x.NoExport
 	c.charge(int64(clientCost + len(c.owner)))
 	c.confirmed.Store(x.Confirmed)
 	if c.listed.Store(x.Listed); x.Listed {
@@ -193,7 +193,7 @@ func (r *restorer) client(x *savedClient) error {
 	}
 	*place = c
 	s.clients[n] = c
-	if !c.stranger {
+	if !c.noExport {
 		c.admitted()
 	}
 	if x.V40 != nil {

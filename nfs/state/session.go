@@ -65,7 +65,7 @@ type CreateSession struct {
 	Sequence  uint32
 	Principal Principal
 	From      From
-	Stranger  bool // no export admits the caller
+	NoExport  bool // no export admits the caller
 	Minor     uint32
 	Fore      Channel
 	// Back is for the session if it is made now; Path the connection for it, or nil.
@@ -111,9 +111,9 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 		// would cost it its locks.
 		return Created{}, nfs.ErrJukebox
 	}
-	s.freeMemory(now, c.account, a.Stranger, a.Fore.cost(), c)
+	s.freeMemory(now, c.account, a.NoExport, a.Fore.cost(), c)
 	c.mu.Lock()
-	if !a.Stranger {
+	if !a.NoExport {
 		c.admitted()
 	}
 	switch {
@@ -130,7 +130,7 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 		c.mu.Unlock()
 		return Created{}, nfs.ErrJukebox
 	}
-	a.Fore.shrink(s.mem.left(c.account, c.stranger) / sessionPart)
+	a.Fore.shrink(s.mem.left(c.account, c.noExport) / sessionPart)
 	if !c.room(a.Fore.cost()) {
 		c.mu.Unlock()
 		return Created{}, nfs.ErrJukebox
@@ -187,7 +187,7 @@ func (s *Server) confirm(now time.Time, c *Client) nfs.Status {
 	c.confirmed.Store(true)
 	s.mu.Unlock()
 	c.mu.Lock()
-	if !c.stranger {
+	if !c.noExport {
 		c.admitted()
 	}
 	c.mu.Unlock()

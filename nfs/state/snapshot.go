@@ -93,7 +93,7 @@ func (r *Recall) Number() uint32 { return r.d.Num }
 type savedServer struct {
 	Now                  int64 // Unix nanoseconds
 	Boot, Next, Confirms uint32
-	Lapsed               []uint32 // low halves of client IDs
+	Expired              []uint32 // low halves of client IDs
 	Swept                int64    // Unix nanoseconds; 0: never
 	Possible             bool     // delegations
 	Delegations          DelegCounts
@@ -128,7 +128,7 @@ type savedClient struct {
 	Verifier                   Verifier
 	Principal                  Principal
 	Bound                      *binding
-	Confirmed, Known, Stranger bool
+	Confirmed, Known, NoExport bool
 	Listed, Complete           bool
 	Renewed, RecalledAny       int64
 	NState                     uint32
@@ -191,7 +191,7 @@ type savedV40 struct {
 type savedPath struct {
 	Callback Callback
 	State    pathState
-	Asked    time.Time
+	ProbedAt time.Time
 }
 
 // errBusy is the error of a snapshot in the middle of a request. Its effect may be on disk, and its
@@ -224,7 +224,7 @@ func (s *Server) saved(now time.Time) *savedServer {
 		Possible: s.delegs.possible.Load(), Delegations: s.Delegations(),
 	}
 	s.mu.RLock()
-	x.Next, x.Confirms, x.Lapsed = s.next, s.confirms, slices.Clone(s.lapsed)
+	x.Next, x.Confirms, x.Expired = s.next, s.confirms, slices.Clone(s.expired)
 	s.mu.RUnlock()
 	for i := range s.files {
 		sh := &s.files[i]
@@ -256,7 +256,7 @@ func (c *Client) encode(enc *gob.Encoder, funcs *SnapshotFuncs) error {
 	}
 	x := savedClient{
 		ID: c.ID, Owner: c.owner, Verifier: c.verifier, Principal: c.principal, Bound: c.bound.Load(),
-		Confirmed: c.confirmed.Load(), Known: c.known, Stranger: c.stranger, Listed: c.listed.Load(), Complete: c.complete,
+		Confirmed: c.confirmed.Load(), Known: c.known, NoExport: c.noExport, Listed: c.listed.Load(), Complete: c.complete,
 		Renewed: c.renewed.Load(), RecalledAny: c.recalledAny, NState: c.nstate, Create: c.create,
 		Opens: slices.Collect(maps.Values(c.opens)),
 	}
@@ -351,7 +351,7 @@ func (p *Path) saved() *savedPath {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return &savedPath{p.Callback, p.state, p.asked}
+	return &savedPath{p.Callback, p.state, p.probedAt}
 }
 
 // Exports lists the exports of which anybody has an open, a delegation or a reservation.

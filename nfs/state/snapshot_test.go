@@ -293,7 +293,7 @@ func readable(t testing.TB, b []byte) (h savedServer, clients []savedClient) {
 		if v := c.V40; v != nil {
 			v.V40.Reaped = r.shift(v.V40.Reaped)
 			if v.Path != nil {
-				v.Path.Asked = r.shiftTime(v.Path.Asked)
+				v.Path.ProbedAt = r.shiftTime(v.Path.ProbedAt)
 			}
 			for _, o := range slices.Concat(v.OpenOwners, v.LockOwners) {
 				o.Used = r.shift(o.Used)

@@ -156,7 +156,7 @@ const (
 	shards          = 64 // a power of two
 )
 
-// Server is the state of a server. mu guards the fields from owners to lapsed; the others have
+// Server is the state of a server. mu guards the fields from owners to expired; the others have
 // locks of their own.
 type Server struct {
 	cfg  Config
@@ -168,7 +168,7 @@ type Server struct {
 	next    uint32              // of the last client ID given out
 	// Of version 4.0: confirmations asked for, and the last clients whose lease ran out.
 	confirms uint32
-	lapsed   []uint32
+	expired  []uint32
 	// When sweep and Sweep looked last, in nanoseconds; 0: never.
 	swept, sweptNew atomic.Int64
 

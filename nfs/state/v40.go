@@ -51,7 +51,7 @@ type SetClientID struct {
 	Verifier  Verifier
 	Principal Principal
 	From      From
-	Stranger  bool // no export admits the caller
+	NoExport  bool // no export admits the caller
 	Callback  Callback
 }
 
@@ -77,7 +77,7 @@ type ClientIDSet struct {
 func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.Status) {
 	s.sweep(now)
 	known := a.From.known(string(a.Owner))
-	s.freeMemory(now, s.mem.peek(a.From.Host), a.Stranger, clientCost+int64(len(known)), nil)
+	s.freeMemory(now, s.mem.peek(a.From.Host), a.NoExport, clientCost+int64(len(known)), nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.owners[known]
@@ -100,7 +100,7 @@ func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.St
 		old.mu.Unlock()
 		return ClientIDSet{Client: old.ID, Confirm: u.Confirm}, nfs.OK
 	}
-	c := s.record(now, r, known, a.Verifier, a.Principal, &a.From, a.Stranger)
+	c := s.record(now, r, known, a.Verifier, a.Principal, &a.From, a.NoExport)
 	if c == nil {
 		return ClientIDSet{}, nfs.ErrResource
 	}
@@ -175,21 +175,21 @@ func (s *Server) ConfirmClientID(
 	return nil, false, st
 }
 
-// lapsedMax bounds the client IDs of ended clients that the server remembers. The oldest goes
+// expiredMax bounds the client IDs of ended clients that the server remembers. The oldest goes
 // first; a client that is forgotten gets STALE_CLIENTID.
-const lapsedMax = 256
+const expiredMax = 256
 
-// lapse remembers the client ID of a client that the server has ended. Such a client gets EXPIRED:
-// its state is gone. STALE_CLIENTID says that the server has restarted, and the Linux client would
-// try to reclaim. Call with the server's mu held.
-func (s *Server) lapse(c *Client) {
+// noteExpired remembers the ID of a client that the server has ended. Such a client gets EXPIRED,
+// because its state is gone. After STALE_CLIENTID, which means that the server has restarted, the
+// Linux client would try to reclaim. Call with the server's mu held.
+func (s *Server) noteExpired(c *Client) {
 	if c.v40 == nil || !c.confirmed.Load() {
 		return
 	}
-	if len(s.lapsed) == lapsedMax {
-		s.lapsed = append(s.lapsed[:0], s.lapsed[1:]...)
+	if len(s.expired) == expiredMax {
+		s.expired = append(s.expired[:0], s.expired[1:]...)
 	}
-	s.lapsed = append(s.lapsed, uint32(c.ID))
+	s.expired = append(s.expired, uint32(c.ID))
 }
 
 // Client40 finds a confirmed client of version 4.0 by its ID, and renews its lease (RFC 7530
@@ -206,7 +206,7 @@ func (s *Server) Client40(now time.Time, id uint64, from *From) (*Client, nfs.St
 	case c != nil && c.v40 != nil && c.confirmed.Load() && c.is(&from.Identity):
 		c.renew(now)
 		return c, nfs.OK
-	case c == nil && slices.Contains(s.lapsed, uint32(id)):
+	case c == nil && slices.Contains(s.expired, uint32(id)):
 		return nil, nfs.ErrExpired
 	}
 	return nil, nfs.ErrStaleClientID

@@ -206,9 +206,9 @@ func TestTurns(t *testing.T) {
 // TestClients40: the number of clients has a bound, and so has what is remembered of those
 // that are gone.
 func TestClients40(t *testing.T) {
-	s := New(Config{Boot: 7, Clients: lapsedMax + 100})
+	s := New(Config{Boot: 7, Clients: expiredMax + 100})
 	now := begin
-	for i := range lapsedMax + 100 {
+	for i := range expiredMax + 100 {
 		opens40(t, client40(t, s, now, fmt.Sprint(i)), now, "o", 1, testFile(byte(i)))
 	}
 	if _, st := s.SetClientID(now, &SetClientID{Owner: []byte("more")}); st != nfs.ErrResource {
@@ -218,16 +218,16 @@ func TestClients40(t *testing.T) {
 	if _, st := s.SetClientID(now, &SetClientID{Owner: []byte("more")}); st != nfs.OK {
 		t.Error(st)
 	}
-	if len(s.lapsed) != lapsedMax || len(s.clients) != 1 || len(s.owners) != 1 {
-		t.Errorf("%d lapsed, %d clients, %d owners", len(s.lapsed), len(s.clients), len(s.owners))
+	if len(s.expired) != expiredMax || len(s.clients) != 1 || len(s.owners) != 1 {
+		t.Errorf("%d expired, %d clients, %d owners", len(s.expired), len(s.clients), len(s.owners))
 	}
-	if _, st := s.Client40(now, uint64(7)<<32|uint64(s.lapsed[0]), &From{}); st != nfs.ErrExpired {
+	if _, st := s.Client40(now, uint64(7)<<32|uint64(s.expired[0]), &From{}); st != nfs.ErrExpired {
 		t.Error(st)
 	}
 	// One that is not confirmed goes with the lease.
 	now = now.Add(s.Lease() + time.Second)
 	client40(t, s, now, "other")
-	if len(s.clients) != 1 || len(s.lapsed) != lapsedMax {
+	if len(s.clients) != 1 || len(s.expired) != expiredMax {
 		t.Errorf("%d clients", len(s.clients))
 	}
 	list := s.Clients(now)

@@ -115,7 +115,7 @@ func measured(ctx context.Context, r *Run, url string, size int) error {
 	if err != nil {
 		return err
 	}
-	const asked, recalls = "nfs4_attributes_asked", "nfs4_recalls"
+	const asked, recalls = "nfs4_callback_getattrs", "nfs4_recalls"
 	if is.Events[asked] <= was.Events[asked] || is.Events[recalls] != was.Events[recalls] {
 		return fmt.Errorf("asked for attributes %d times, for delegations %d, %d before", is.Events[asked],
 			is.Events[recalls], was.Events[recalls])

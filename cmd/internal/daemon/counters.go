@@ -45,9 +45,9 @@ var events = []string{
 	"rdma_packet_of_unknown_qp",
 	"nfs_reads_moved", "nfs_no_memory", "rpcrdma_waited_for_memory", "rpcrdma_waited_for_send_queue",
 	"rpcrdma_waited_for_limit", "rpcrdma_credits_lowered_by_limit", "rpcrdma_credits_lowered_by_memory", "tcp_paused",
-	nfs4.CountReplays, nfs4.CountJoined, nfs4.CountMoved,
+	nfs4.CountReplays, nfs4.CountRetriesWaited, nfs4.CountToWorkers,
 	nfs4.CountCallbacks, nfs4.CountDelegations, nfs4.CountRecalls, nfs4.CountRecallWaits,
-	nfs4.CountAsked, nfs4.CountUnpinned, nfs4.CountUnleased, nfs4.CountHostOpens, nfs4.CountRecallAny, nfs4.CountNotified,
-	nfs4.CountOffloads, nfs4.CountCancelled,
+	nfs4.CountGetattrs, nfs4.CountUnpinned, nfs4.CountUnleased, nfs4.CountHostOpens, nfs4.CountRecallAny,
+	nfs4.CountNotified, nfs4.CountOffloads, nfs4.CountCancelled,
 	service.CountHostConflicts,
 }
