@@ -297,7 +297,7 @@ func TestApplyPersists(t *testing.T) {
 	if got, err := ctl.Apply(ctx, control.Apply{File: first, Comment: "first"}); err != nil || got.Number != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	applied := "/b applied/," + b + "; /a applied" + a + "; tcp config"
+	applied := "/b applied" + b + "; /a applied/," + a + "; tcp config" // / stays at /a
 	check("applied", applied)
 	drift("applied")
 	if got, err := ctl.Apply(ctx, control.Apply{File: first, Comment: "again"}); err != nil || got.Number != 0 {
@@ -333,7 +333,7 @@ func TestApplyPersists(t *testing.T) {
 	}); err != nil || got.Number != 3 {
 		t.Errorf("back: %+v, %v", got, err)
 	}
-	check("back", applied)
+	check("back", "/b applied/,"+b+"; /a applied"+a+"; tcp config") // /a was removed, so / is at the first
 	if h, err := ctl.History(ctx); err != nil || len(h) != 3 || h[0].RollbackOf != 1 || h[0].Text != "" {
 		t.Errorf("history %+v, %v", h, err)
 	}
