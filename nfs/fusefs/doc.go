@@ -9,11 +9,11 @@
 //
 // # Coherence
 //
-// The promise is close-to-open, as of the kernel's NFS client (nfs(5), "Data and metadata
-// coherence"): who opens a file sees what others wrote before they closed it.
+// The mount is close-to-open coherent, as the kernel's NFS client is (nfs(5), "Data and metadata
+// coherence"): a program that opens a file sees what others wrote before they closed it.
 //
-//   - OPEN looks the name up at the server, compares the attributes with those that the kernel's
-//     cache is from, and drops the cache if another client has changed the file. If the name has
+//   - OPEN looks the name up at the server, and compares the attributes with those of the time when
+//     the kernel's cache was filled. If another client has changed the file, it drops the cache. If the name has
 //     become another file, OPEN fails with ESTALE. The kernel then looks the name up itself.
 //   - FLUSH, at close, waits until the server has the data on stable storage.
 //   - A byte-range lock compares the attributes too, and an unlock sends what was written.
@@ -32,7 +32,20 @@
 //
 // # Waiting
 //
-// A call waits for a server that is away, unless Config.Timeout bounds the wait. A signal ends the
-// call after a short while (EINTR). The short while is for programs that get many signals: the Go
-// runtime sends itself signals all the time.
+// A call waits while the server does not answer, unless Config.Timeout bounds the wait. A signal
+// ends the call two seconds later (EINTR). The delay is for programs that get many signals: the Go
+// runtime sends itself signals all the time. A wait for a lock ends at once.
+//
+// # Limits
+//
+// The package does not know transports, URLs, the command line and other mounts: its caller makes
+// the client.Client (nfs/dial) and reads the options (cmd/internal/mount).
+//
+// # Concurrency
+//
+// go-fuse runs each request of the kernel in a goroutine, so all methods of FS run concurrently.
+// The lock order is dir.mu or reader.mu, then node.mu, writer.mu, FS.dirtyMu. With nodes.mu, FS.mu,
+// creds.mu and block.mu no other lock is taken.
+//
+//	f, err := fusefs.Mount("/mnt", fusefs.Config{Client: c, Root: root, Times: fusefs.DefaultCacheTimes})
 package fusefs

@@ -159,7 +159,7 @@ func (n *node) isOpen() bool {
 	return n.opens > 0 && n.silly == nil && n.typ == blockstore.TypeReg
 }
 
-// sillyTries bounds how many names sillyRename tries. Another mount can have the same.
+// sillyTries bounds how many names silly tries. Another mount can use the same ones.
 const sillyTries = 16
 
 // sillyName returns a name for a removed file, in the form of the kernel's client.
@@ -167,70 +167,62 @@ func (f *FS) sillyName(n *node) string {
 	return fmt.Sprintf(".nfs%016x%08x", n.fileID(), f.sillies.Add(1))
 }
 
+// silly gives the open file n, which is at a place, a name for removed files in the same directory.
+// try makes the name; it returns ErrExist if the name is in use.
+func (f *FS) silly(n *node, at place, try func(dir *node, to place) error) error {
+	dir := f.nodes.get(at.dir)
+	if dir == nil {
+		return nfs.ErrStale
+	}
+	for range sillyTries {
+		to := place{at.dir, f.sillyName(n)}
+		err := try(dir, to)
+		if client.IsStatus(err, nfs.ErrExist) {
+			continue
+		}
+		if err == nil {
+			f.stats.silly.Add(1)
+			n.mu.Lock()
+			n.silly = &to
+			n.mu.Unlock()
+		}
+		return err
+	}
+	return syscall.EBUSY
+}
+
 // sillyRename renames a file that is open instead of removing it. The last close removes it.
 func (f *FS) sillyRename(ctx context.Context, n *node, at place) error {
-	dir := f.nodes.get(at.dir)
-	if dir == nil {
-		return nfs.ErrStale
-	}
-	for range sillyTries {
-		to := place{at.dir, f.sillyName(n)}
-		_, err := f.c.Lookup(ctx, dir.handle, to.name)
+	return f.silly(n, at, func(dir *node, to place) error {
+		if _, err := f.c.Lookup(ctx, dir.handle, to.name); err == nil {
+			return nfs.ErrExist
+		} else if !client.IsStatus(err, nfs.ErrNoEnt) {
+			return err
+		}
+		err := f.c.Rename(ctx, dir.handle, at.name, dir.handle, to.name)
 		if err == nil {
-			continue
+			f.nodes.move(at, to)
 		}
-		if !client.IsStatus(err, nfs.ErrNoEnt) {
-			return err
-		}
-		if err := f.c.Rename(ctx, dir.handle, at.name, dir.handle, to.name); err != nil {
-			return err
-		}
-		f.nodes.move(at, to)
-		f.stats.silly.Add(1)
-		n.mu.Lock()
-		n.silly = &to
-		n.mu.Unlock()
-		return nil
-	}
-	return syscall.EBUSY
+		return err
+	})
 }
 
-// sillyLink gives a file that is open a second name before a rename takes its first one away. No
-// moment is without a file at the place.
+// sillyLink gives a file that is open a second name before a rename replaces its first one. The
+// first name always has a file. Where the file cannot have a second name, sillyLink renames it.
 func (f *FS) sillyLink(ctx context.Context, n *node, at place) error {
-	dir := f.nodes.get(at.dir)
-	if dir == nil {
-		return nfs.ErrStale
+	err := f.silly(n, at, func(dir *node, to place) error { return f.c.Link(ctx, n.handle, dir.handle, to.name) })
+	if client.IsStatus(err, nfs.ErrNotSupp) || client.IsStatus(err, nfs.ErrMLink) || client.IsStatus(err, nfs.ErrPerm) {
+		return f.sillyRename(ctx, n, at)
 	}
-	for range sillyTries {
-		to := place{at.dir, f.sillyName(n)}
-		err := f.c.Link(ctx, n.handle, dir.handle, to.name)
-		switch {
-		case client.IsStatus(err, nfs.ErrExist):
-			continue
-		case client.IsStatus(err, nfs.ErrNotSupp), client.IsStatus(err, nfs.ErrMLink), client.IsStatus(err, nfs.ErrPerm):
-			return f.sillyRename(ctx, n, at)
-		case err != nil:
-			return err
-		}
-		f.stats.silly.Add(1)
-		n.mu.Lock()
-		n.silly = &to
-		n.mu.Unlock()
-		return nil
-	}
-	return syscall.EBUSY
+	return err
 }
 
-// Flags of renameat2(2).
-const (
-	renameNoReplace = 1
-	renameExchange  = 2
-)
+// renameNoReplace is RENAME_NOREPLACE of renameat2(2).
+const renameNoReplace = 1
 
-// Rename implements fuse.RawFileSystem. NFS has no flags. RENAME_NOREPLACE is a LINK and a REMOVE
-// for anything but a directory, which is atomic; for a directory it is a LOOKUP and a RENAME, and
-// another client can create the new name in between.
+// Rename implements fuse.RawFileSystem. NFS has no flags. RENAME_NOREPLACE is an atomic LINK, and
+// then a REMOVE. A directory cannot have a second name: for it RENAME_NOREPLACE is a LOOKUP and a
+// RENAME, and another client can create the new name in between.
 func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
 	if in.Flags&^renameNoReplace != 0 {
 		return fuse.EINVAL

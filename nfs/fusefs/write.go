@@ -57,7 +57,7 @@ type writer struct {
 	committing chan struct{} // has one element while a COMMIT is in progress
 
 	mu       sync.Mutex
-	ctx      context.Context // the identity of the last who wrote
+	ctx      context.Context // with the identity of the last caller of write
 	cur      *chunk
 	flights  []*chunk
 	launched uint64 // number of the last chunk of flights
@@ -99,13 +99,13 @@ func (w *writer) pending() bool {
 	return w.cur != nil || len(w.flights) > 0
 }
 
-// wake tells those who wait that something has changed. mu is held.
+// wake ends the waits of await. mu is held.
 func (w *writer) wake() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
 
-// await waits for a change. mu is held, but not meanwhile.
+// await waits for a change. The caller holds mu; await releases it while it waits.
 func (w *writer) await(ctx context.Context) error {
 	changed := w.changed
 	w.mu.Unlock()
@@ -118,8 +118,8 @@ func (w *writer) await(ctx context.Context) error {
 	}
 }
 
-// write copies data and returns how many bytes of it. It waits while the pool is empty. identity is
-// that of the WRITEs.
+// write copies data, and returns how many bytes it has copied. It waits while the pool is empty. The
+// WRITEs are made with identity.
 func (w *writer) write(ctx, identity context.Context, data []byte, off uint64) (done int, err error) {
 	end := off + uint64(len(data))
 	w.n.mu.Lock()
@@ -166,7 +166,7 @@ func (w *writer) inTheWay(off, end uint64) bool {
 	return false
 }
 
-// begin makes an empty chunk. mu is held, but not while there is no memory.
+// begin makes an empty chunk. The caller holds mu; begin releases it while it waits for memory.
 func (w *writer) begin(ctx context.Context, off uint64) error {
 	block := w.f.pool.tryGet(0)
 	if block == nil {
@@ -251,7 +251,8 @@ func (w *writer) fly(ctx context.Context, c *chunk, how blockstore.Stability) {
 	w.wake()
 }
 
-// put is the WRITEs of one chunk. All have one verifier, or the chunk is sent again.
+// put writes one chunk, by several WRITEs if the server takes less than all. If their verifiers
+// differ, the server has restarted, and put sends all of the chunk again.
 func (w *writer) put(ctx context.Context, c *chunk, how blockstore.Stability) (stable bool, err error) {
 	if w.f.cfg.Timeout > 0 {
 		var cancel context.CancelFunc

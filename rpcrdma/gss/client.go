@@ -37,8 +37,8 @@ func (c *Client) Next() (Cred, error) {
 	return Cred{Version: Version, Seq: seq, Service: c.service, Handle: c.handle}, nil
 }
 
-// Finish makes a call of its header, up to and including the credential, which is what e has. args
-// appends the arguments.
+// Finish completes a call. e has its header, up to and including the credential; Finish appends the
+// verifier, and the arguments that args encodes, with their protection.
 func (c *Client) Finish(e *xdr.Encoder, cred *Cred, args func(*xdr.Encoder)) {
 	c.verifier(e)
 	at := len(e.B)

@@ -36,7 +36,7 @@ type Acceptor interface {
 	Accept(token []byte, now time.Time) (Established, error)
 }
 
-// Identity is a principal as a user of this host.
+// Identity is the user of this host that a principal is.
 type Identity struct {
 	UID, GID uint32
 	Groups   []uint32
@@ -50,11 +50,11 @@ type ServerConfig struct {
 	// Identify says which user a principal is. It may wait. It is called once for each context.
 	Identify func(principal string) Identity
 	// Contexts bounds all contexts, PerHost those that one address has established. 0 means 4096
-	// and 512. Beyond them the context that was unused for the longest time is forgotten; its
-	// client establishes another one.
+	// and 512. A context beyond them replaces the least recently used one; the client of that one
+	// establishes another context.
 	Contexts, PerHost int
-	// Outcome, if not nil, is called for each token that is refused, and after each context that
-	// was established with a nil error.
+	// Outcome, if not nil, is called for each token: with a nil error after a context was
+	// established, otherwise with the reason of the refusal.
 	Outcome func(peer netip.Addr, principal string, err error)
 }
 
