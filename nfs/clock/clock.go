@@ -18,8 +18,5 @@ var begin = time.Now().UnixNano() - rpc.BootTime()
 // reading of Go, whose clock stands while the host is suspended.
 func Now() time.Time { return time.Unix(0, begin+rpc.BootTime()) }
 
-// Since is the time since at, which is one of Now.
-func Since(at time.Time) time.Duration { return Now().Sub(at) }
-
 // Until is the time to at, which is one of Now.
 func Until(at time.Time) time.Duration { return at.Sub(Now()) }

@@ -20,7 +20,7 @@ func TestNow(t *testing.T) {
 		last = n
 	}
 	time.Sleep(time.Millisecond)
-	if got, most := Since(at), time.Since(began); got < time.Millisecond || got > most+time.Millisecond {
+	if got, most := -Until(at), time.Since(began); got < time.Millisecond || got > most+time.Millisecond {
 		t.Errorf("%v of %v", got, most)
 	}
 	if d := Until(at); d >= 0 {

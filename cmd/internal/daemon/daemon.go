@@ -59,9 +59,3 @@ type observers struct {
 	counters counters.Transports
 	failures postmortem.Log
 }
-
-// Start brings a server up: state, programs, exports, ports, control socket.
-// What was acquired is released if a later step fails.
-func Start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log) (*Daemon, error) {
-	return start(cfg, load, log, false, nil, devices.System())
-}

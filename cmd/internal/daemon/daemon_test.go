@@ -17,6 +17,7 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/devices"
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 )
@@ -38,6 +39,11 @@ func testConfig(t *testing.T, specs ...string) *config.Config {
 	cfg.TCPListen = []string{addr + ":2049"}
 	cfg.Exports = parseExports(t, specs...)
 	return cfg
+}
+
+// Start is start without an upgrade, with the devices of the host.
+func Start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log) (*Daemon, error) {
+	return start(cfg, load, log, false, nil, devices.System())
 }
 
 func startDaemon(t *testing.T, cfg *config.Config) (*Daemon, *control.Dialer) {

@@ -26,9 +26,12 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// start is Start. noUmask says that the umask of the process is 0. from is the old process of an
-// upgrade, or nil; with it this process serves after the old one has sent go. If start then fails,
-// it releases nothing: the process must exit, and the old one continues.
+// start starts a server: state, programs, exports, ports, control socket. If a step fails, start
+// releases what the steps before have acquired. noUmask says that the umask of the process is 0.
+//
+// from is the old process of an upgrade, or nil. With it this process serves after the old one has
+// sent go. If start then fails, it releases nothing: the process must exit, and the old one
+// continues.
 func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool,
 	from *upgrade.Predecessor, opener *devices.Opener,
 ) (_ *Daemon, err error) {

@@ -2,6 +2,7 @@ package devices_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net/netip"
 	"slices"
@@ -31,7 +32,7 @@ func newSet(t *testing.T, k *devicestest.Kernel) (*devices.Set, *config.Config) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := state.Open(t.TempDir())
+	st, err := state.Open(context.Background(), t.TempDir(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func newSet(t *testing.T, k *devicestest.Kernel) *Set {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := state.Open(t.TempDir())
+	st, err := state.Open(context.Background(), t.TempDir(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

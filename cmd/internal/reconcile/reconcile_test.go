@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -74,7 +75,7 @@ func (r *rig) start() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	st, err := state.Open(r.settings.StateDir)
+	st, err := state.Open(context.Background(), r.settings.StateDir, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -31,7 +32,7 @@ func newService(t *testing.T, dir string, busy *bool, versions ...string) (s *Se
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := state.Open(dir)
+	st, err := state.Open(context.Background(), dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

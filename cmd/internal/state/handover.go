@@ -68,11 +68,10 @@ func (s *Store) resume() error {
 }
 
 // Restore opens a directory that the old process has released. The list of clients does not change
-// before this process serves. Without a predecessor it is
-// OpenShared.
+// before this process serves. Without a predecessor it is Open.
 func Restore(ctx context.Context, dir string, share *Sharing, from *upgrade.Predecessor) (*Store, error) {
 	if from == nil {
-		return OpenShared(ctx, dir, share)
+		return Open(ctx, dir, share)
 	}
 	p, err := from.Need(partState, 1)
 	if err != nil {

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"errors"
 	"path/filepath"
 	"slices"
@@ -27,7 +28,7 @@ func TestHandover(t *testing.T) {
 
 	second, err := inherit(dir, lock, nil)
 	must(t, err)
-	if _, err := Open(dir); !errors.Is(err, ErrBusy) {
+	if _, err := Open(context.Background(), dir, nil); !errors.Is(err, ErrBusy) {
 		t.Fatalf("a third: %v", err)
 	}
 	owners, err := second.Journal().Owners()

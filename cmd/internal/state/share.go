@@ -17,7 +17,7 @@ type Sharing struct {
 	Term time.Duration // of the lease
 	// Lost is called when the lease was lost. The process must end then.
 	Lost func(error)
-	// Waiting is called again and again while another node has the lease, which OpenShared waits for.
+	// Waiting is called again and again while another node has the lease, which Open waits for.
 	Waiting func(lease.Record)
 }
 

@@ -94,12 +94,9 @@ type Store struct {
 // ErrBusy says that another process has the state directory open.
 var ErrBusy = errors.New("another rstored is using this state directory")
 
-// Open creates the directory if need be, locks it and reads the state.
-func Open(dir string) (*Store, error) { return OpenShared(context.Background(), dir, nil) }
-
-// OpenShared is Open for a directory that nodes share: it waits for the lease. It is Open if share is
-// nil.
-func OpenShared(ctx context.Context, dir string, share *Sharing) (*Store, error) {
+// Open creates the directory if need be, locks it and reads the state. share, if not nil, says that
+// other nodes use the directory too: then Open waits for the lease, until ctx ends.
+func Open(ctx context.Context, dir string, share *Sharing) (*Store, error) {
 	if err := share.provide(dir); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}

@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net/netip"
 	"os"
@@ -16,7 +17,7 @@ import (
 
 func open(t *testing.T, dir string) *Store {
 	t.Helper()
-	s, err := Open(dir)
+	s, err := Open(context.Background(), dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +28,7 @@ func open(t *testing.T, dir string) *Store {
 func TestReopen(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	s := open(t, dir)
-	if _, err := Open(dir); !errors.Is(err, ErrBusy) {
+	if _, err := Open(context.Background(), dir, nil); !errors.Is(err, ErrBusy) {
 		t.Errorf("second Open: %v, want ErrBusy", err)
 	}
 	key, err := s.Secret()
@@ -81,7 +82,7 @@ func TestDamage(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		must(t, os.WriteFile(filepath.Join(dir, fileName), []byte(text), 0o600))
-		if s, err := Open(dir); err == nil {
+		if s, err := Open(context.Background(), dir, nil); err == nil {
 			t.Errorf("%s: accepted", name)
 			_ = s.Close()
 		}
@@ -187,7 +188,7 @@ func TestOthersDirectory(t *testing.T) {
 	dir := t.TempDir()
 	try := func(about, dir string, good bool) {
 		t.Helper()
-		s, err := Open(dir)
+		s, err := Open(context.Background(), dir, nil)
 		if err == nil {
 			err = s.Close()
 		}
