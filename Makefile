@@ -217,7 +217,8 @@ install: build
 	install -D -m 0755 bin/rstorectl $(DESTDIR)/usr/local/bin/rstorectl
 	install -d $(DESTDIR)/usr/sbin
 	ln -sf /usr/local/bin/rstorectl $(DESTDIR)/usr/sbin/mount.rstored
-	install -D -m 0644 -t $(DESTDIR)/etc/systemd/system systemd/rstored.service systemd/rstored@.service systemd/rstored.socket
+	install -D -m 0644 -t $(DESTDIR)/etc/systemd/system systemd/rstored.service systemd/rstored@.service systemd/rstored.socket \
+		systemd/rstored-snapshots.service systemd/rstored-snapshots.timer
 	install -D -m 0644 systemd/rstored.sysusers.conf $(DESTDIR)/usr/lib/sysusers.d/rstored.conf
 	install -D -m 0644 docs/man/rstored.8 $(DESTDIR)/usr/local/share/man/man8/rstored.8
 	install -D -m 0644 docs/man/rstorectl.1 $(DESTDIR)/usr/local/share/man/man1/rstorectl.1

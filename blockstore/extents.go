@@ -22,6 +22,13 @@ type Extents interface {
 	Copy(c *Cred, from Handle, fromOff uint64, to Handle, toOff, n uint64) (uint64, error)
 }
 
+// Siblings is optional: a store that copies data from the files of another store by itself.
+type Siblings interface {
+	// CopyFrom is Copy from a file of another store, which the caller reads as reader. It returns
+	// ErrXDev if the data of the two stores is not in one place, or ErrNotSupp.
+	CopyFrom(c *Cred, other FS, reader *Cred, from Handle, fromOff uint64, to Handle, toOff, n uint64) (uint64, error)
+}
+
 // CheckRange refuses an empty range, and one that ends beyond the largest offset, 2^63-1.
 func CheckRange(off, n uint64) error {
 	const most = 1<<63 - 1

@@ -123,17 +123,24 @@ func (f *FS) Deallocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) 
 // both runs do, which moves data from one file to another. to is locked; from is not, and may be
 // the same file.
 func (f *FS) both(c *blockstore.Cred, from, to blockstore.Handle, do func(in, out int, size uint64) error) error {
-	src, err := f.acquire(from)
+	return f.across(f, c, from, c, to, do)
+}
+
+// across is both for a file of another export, of which reader is the caller there.
+func (f *FS) across(other *FS, reader *blockstore.Cred, from blockstore.Handle, c *blockstore.Cred,
+	to blockstore.Handle, do func(in, out int, size uint64) error,
+) error {
+	src, err := other.acquire(from)
 	if err != nil {
 		return err
 	}
-	defer f.release(src)
+	defer other.release(src)
 	dst, err := f.acquire(to)
 	if err != nil {
 		return err
 	}
 	defer f.release(dst)
-	in, size, err := f.source(c, src)
+	in, size, err := other.source(reader, src)
 	if err != nil {
 		return err
 	}
@@ -178,18 +185,36 @@ func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, t
 // fills holes with zeros, so that Copy makes the holes itself.
 func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff,
 	n uint64,
+) (uint64, error) {
+	return f.copyAcross(f, c, from, fromOff, c, to, toOff, n)
+}
+
+// CopyFrom implements blockstore.Siblings: two exports of one file system can share blocks, as a
+// snapshot of btrfs and its original.
+func (f *FS) CopyFrom(c *blockstore.Cred, other blockstore.FS, reader *blockstore.Cred, from blockstore.Handle,
+	fromOff uint64, to blockstore.Handle, toOff, n uint64,
+) (uint64, error) {
+	o, ok := other.(*FS)
+	if !ok {
+		return 0, blockstore.ErrXDev
+	}
+	return f.copyAcross(o, reader, from, fromOff, c, to, toOff, n)
+}
+
+func (f *FS) copyAcross(other *FS, reader *blockstore.Cred, from blockstore.Handle, fromOff uint64, c *blockstore.Cred,
+	to blockstore.Handle, toOff, n uint64,
 ) (done uint64, err error) {
 	if err := checkOffsets(fromOff, toOff, n); err != nil {
 		return 0, err
 	}
-	err = f.both(c, from, to, func(in, out int, size uint64) error {
+	err = f.across(other, reader, from, c, to, func(in, out int, size uint64) error {
 		if fromOff >= size {
 			return nil
 		}
 		if n == 0 || n > size-fromOff {
 			n = size - fromOff
 		}
-		if from == to && blockstore.Overlap(fromOff, toOff, n) {
+		if f == other && from == to && blockstore.Overlap(fromOff, toOff, n) {
 			return blockstore.ErrInval
 		}
 		n = min(n, copyMax)

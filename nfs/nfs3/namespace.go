@@ -224,7 +224,7 @@ func (o *op) unlink(directory bool) rpc.Status {
 	var w blockstore.Wcc
 	dir, st := o.resolveForChange(fh)
 	if st == nfs.OK {
-		st = checkOldName(name)
+		st = o.uncovered(&dir, name)
 	}
 	if st == nfs.OK && !directory {
 		st = o.beginChangeName(dir, name)
@@ -243,6 +243,16 @@ func (o *op) unlink(directory bool) rpc.Status {
 	return o.failWcc(st, &w, &dir) // success looks the same
 }
 
+// uncovered is checkOldName, and ACCES for the place of another export: that name stays where it is, as a
+// mount point of the host does.
+func (o *op) uncovered(dir *blockstore.Handle, name string) nfs.Status {
+	st := checkOldName(name)
+	if st == nfs.OK && o.s.Exports.Below(o.x, dir, name) != nil {
+		st = nfs.ErrAcces
+	}
+	return st
+}
+
 // rename is RENAME (section 3.3.14).
 func rename(o *op) rpc.Status {
 	fromFH, fromName := dirOp(&o.c.Args)
@@ -250,10 +260,10 @@ func rename(o *op) rpc.Status {
 	var fromW, toW blockstore.Wcc
 	from, to, x, st := o.resolveTwo(fromFH, toFH)
 	if st == nfs.OK {
-		st = checkOldName(fromName)
+		st = o.uncovered(&from, fromName)
 	}
 	if st == nfs.OK {
-		st = checkOldName(toName)
+		st = o.uncovered(&to, toName)
 	}
 	if st == nfs.OK {
 		st = o.beginChangeName(from, fromName)

@@ -281,6 +281,20 @@ func TestNested(t *testing.T) {
 			t.Fatal(err)
 		}
 		fh := r.codec.Append(nil, 1, &sub)
+		for _, name := range []string{"child", "elsewhere"} {
+			st, _ := r.nfs(ProcRename, func(e *xdr.Encoder) {
+				EncodeHandle(e, fh)
+				e.String(name)
+				EncodeHandle(e, fh)
+				e.String("child")
+			})
+			if st != nfs.ErrAcces {
+				t.Errorf("renaming %s to the name of an export: %v", name, st)
+			}
+		}
+		if st, _ := r.nfs(ProcRmdir, func(e *xdr.Encoder) { EncodeHandle(e, fh); e.String("child") }); st != nfs.ErrAcces {
+			t.Errorf("removing the name of an export: %v", st)
+		}
 		st, d := r.nfs(ProcLookup, func(e *xdr.Encoder) {
 			EncodeHandle(e, fh)
 			e.String("child")

@@ -32,7 +32,7 @@ type copying struct {
 	reads, writes blockstore.Cred
 	verf          [VerifierLen]byte // of the target's store, before the first byte was written
 	done          uint64            // bytes from the begin of both ranges, holes included
-	// pieces: the store cannot copy by itself, or there are two stores. filled: the target's store
+	// pieces: the store cannot copy by itself. filled: the target's store
 	// cannot make holes, so zeros are written. Both are only ever set.
 	pieces bool
 	filled bool
@@ -40,7 +40,7 @@ type copying struct {
 
 // copying makes the copy from the saved file to the current one. The caller has checked both.
 func (k *compound) copying(t *transfer) *copying {
-	c := &copying{from: k.saved, to: k.cur, transfer: *t, verf: k.cur.x.FS.Verifier(), pieces: !k.saved.sameFS(&k.cur)}
+	c := &copying{from: k.saved, to: k.cur, transfer: *t, verf: k.cur.x.FS.Verifier()}
 	c.reads = *k.who(&k.saved)
 	c.reads.Groups = slices.Clone(c.reads.Groups)
 	c.writes = *k.who(&k.cur)
@@ -145,12 +145,9 @@ func (k *compound) encodeCopied(c *copying, o *offload) {
 // instead, from then on.
 func (c *copying) step(buf *[]byte) (n uint64, err error) {
 	left := c.count - c.done
-	x, ok := c.to.x.FS.(blockstore.Extents)
-	if ok && !c.pieces {
-		n, err = x.Copy(&c.writes, c.from.h, c.sourceOff+c.done, c.to.h, c.dstOff+c.done, min(left, copyStep))
-	}
-	if !ok || errors.Is(err, blockstore.ErrNotSupp) || errors.Is(err, blockstore.ErrXDev) {
-		c.pieces = true
+	if !c.pieces {
+		n, err = c.byStore(min(left, copyStep))
+		c.pieces = errors.Is(err, blockstore.ErrNotSupp) || errors.Is(err, blockstore.ErrXDev)
 	}
 	if c.pieces {
 		if *buf == nil {
@@ -164,6 +161,19 @@ func (c *copying) step(buf *[]byte) (n uint64, err error) {
 	}
 	c.done += n
 	return n, err
+}
+
+// byStore copies at most n bytes by the store of the target. Two exports can be in one file system.
+func (c *copying) byStore(n uint64) (uint64, error) {
+	from, to := c.sourceOff+c.done, c.dstOff+c.done
+	if c.from.sameFS(&c.to) {
+		if x, ok := c.to.x.FS.(blockstore.Extents); ok {
+			return x.Copy(&c.writes, c.from.h, from, c.to.h, to, n)
+		}
+	} else if x, ok := c.to.x.FS.(blockstore.Siblings); ok {
+		return x.CopyFrom(&c.writes, c.from.x.FS, &c.reads, c.from.h, from, c.to.h, to, n)
+	}
+	return 0, blockstore.ErrNotSupp
 }
 
 // piece copies the hole that is next, if there is one, and then data through p, at most len(p)

@@ -168,6 +168,8 @@ func create(k *compound) nfs.Status {
 // lose the file: an open pins the file only from the reclaim on.
 //
 // A delegation of the file is recalled first (section 18.25.4). Only regular files are delegated.
+//
+// The name that another export lies at cannot be removed, nor renamed: ACCESS.
 func remove(k *compound) nfs.Status {
 	name, st := k.decodeName()
 	if st == nfs.OK {
@@ -178,6 +180,9 @@ func remove(k *compound) nfs.Status {
 	}
 	if k.s.state.Grace(k.now) {
 		return nfs.ErrGrace // a client may not have reclaimed its open of it yet
+	}
+	if k.s.below(&k.cur, name) != nil {
+		return nfs.ErrAcces
 	}
 	if st := k.beginChangeName(&k.cur, name); st != nfs.OK {
 		return st
@@ -216,6 +221,7 @@ func remove(k *compound) nfs.Status {
 //	both directories in the pseudo file system       ROFS
 //	file replaces directory, or directory a file     EXIST
 //	directory replaces a directory that has entries  the store's NOTEMPTY
+//	another export lies at one of the names          ACCESS
 //	a file handle is no directory                    NOTDIR, or SYMLINK
 func rename(k *compound) nfs.Status {
 	from, to := k.c.Args.String(nameMax), k.c.Args.String(nameMax)
@@ -236,6 +242,9 @@ func rename(k *compound) nfs.Status {
 	}
 	if k.s.state.Grace(k.now) {
 		return nfs.ErrGrace
+	}
+	if k.s.below(&k.saved, from) != nil || k.s.below(&k.cur, to) != nil {
+		return nfs.ErrAcces
 	}
 	if st := k.beginChangeName(&k.saved, from); st != nfs.OK {
 		return st

@@ -73,7 +73,7 @@ func TestPackage(t *testing.T) {
 		if s := c.run("rstored version"); !strings.HasPrefix(s, "rstored v1.0.0 ") {
 			t.Errorf("version %q", s)
 		}
-		c.run("systemd-analyze verify --man=no rstored.service rstored@red.service rstored.socket")
+		c.run("systemd-analyze verify --man=no rstored.service rstored@red.service rstored.socket rstored-snapshots.timer")
 		c.run("for f in /usr/share/bash-completion/completions/rstore*; do bash -n $f || exit 1; done; zcat " +
 			"/usr/share/doc/rstored/licenses.txt.gz | grep -c '^== github.com/spf13/cobra v'")
 		if s := c.run("find / -xdev -lname '*/usr/local/*' -o -path /usr/local/'*' -type f; grep -rl usr/local " +
@@ -251,7 +251,7 @@ func TestRPM(t *testing.T) {
 	list := strings.Fields(command(t, "rpm", "-qlp", file))
 	for _, f := range []string{
 		"/usr/sbin/rstored", "/usr/bin/rstorectl", "/usr/lib/systemd/system/rstored.service",
-		"/usr/lib/systemd/system/rstored@.service",
+		"/usr/lib/systemd/system/rstored@.service", "/usr/lib/systemd/system/rstored-snapshots.timer",
 		"/usr/lib/systemd/system/rstored.socket", "/usr/lib/sysusers.d/rstored.conf",
 		"/usr/lib/firewalld/services/rstored.xml", "/etc/rstored/rstored.yaml",
 	} {

@@ -14,7 +14,9 @@ func unitFiles(t *testing.T, c *container) {
 	bin := binaries(t)
 	c.install(filepath.Join(bin, "rstored"), "/usr/local/sbin/rstored", 0o755)
 	c.install(filepath.Join(bin, "rstorectl"), "/usr/local/bin/rstorectl", 0o755)
-	for _, u := range []string{"rstored.service", "rstored@.service", "rstored.socket"} {
+	for _, u := range []string{
+		"rstored.service", "rstored@.service", "rstored.socket", "rstored-snapshots.service", "rstored-snapshots.timer",
+	} {
 		c.install(filepath.Join(root, "systemd", u), "/etc/systemd/system/"+u, 0o644)
 	}
 	c.install(filepath.Join(root, "systemd", "rstored.sysusers.conf"), "/usr/lib/sysusers.d/rstored.conf", 0o644)
@@ -47,7 +49,7 @@ func (c *container) show(unit, property string) string {
 func TestSystemd(t *testing.T) {
 	c := boot(t)
 	unitFiles(t, c)
-	c.run("systemd-analyze verify --man=no rstored.service rstored@red.service rstored.socket")
+	c.run("systemd-analyze verify --man=no rstored.service rstored@red.service rstored.socket rstored-snapshots.timer")
 
 	t.Run("start", func(t *testing.T) {
 		c := c.in(t)

@@ -31,6 +31,7 @@
 //	POST   /v1/apply (Apply)      the same, done
 //	GET    /v1/history            GET /v1/history-entry?number=        the files that were applied
 //	GET    /v1/drift              in what the running state differs from what is written
+//	POST   /v1/rescan             looks for mounts and snapshots of the host now
 //	POST   /v1/reload
 //	POST   /v1/upgrade?executable=
 //	POST   /v1/idmap/flush        users, groups and hosts are looked up again
@@ -54,7 +55,9 @@ const (
 	OriginRuntime = "runtime" // added or changed by rstorectl
 	OriginTable   = "table"   // from the export table, see exports_file
 	OriginMount   = "mount"   // mounted below an export with crossmnt
-	OriginApplied = "applied" // from a file that was applied, see rstorectl apply
+	// OriginSnapshot is a snapshot of an export, or the directory with its snapshots.
+	OriginSnapshot = "snapshot"
+	OriginApplied  = "applied" // from a file that was applied, see rstorectl apply
 )
 
 // Export is an export as the daemon serves it.
@@ -79,6 +82,9 @@ const (
 	IdentityDevice = "device" // the filesystem has no UUID: the number of its device
 	IdentityState  = "state"  // the UUID is another filesystem's too, or was not known at first: the state directory
 )
+
+// Derived reports whether the export follows from another one, whose rules it has.
+func (e *Export) Derived() bool { return e.Origin == OriginMount || e.Origin == OriginSnapshot }
 
 // ExportPatch changes an export; nil fields stay as they are. Clients comes before the changes of
 // ExportEdit.
@@ -360,6 +366,8 @@ type Backend interface {
 	Devices() []Device
 	PostMortems() []PostMortem
 	SetLogLevel(level string) error
+	// Rescan brings the exports in line with the mounts and the snapshots of the host.
+	Rescan() error
 	Reload() error
 	// Upgrade hands over to a new process. It runs the executable at a path, or at the path of this
 	// process if the path is empty.

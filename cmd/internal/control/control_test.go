@@ -31,6 +31,7 @@ func (f *fake) Ports() []Port           { return []Port{} }
 func (f *fake) Clients() []Client       { return nil }
 func (f *fake) Stats() Stats            { return Stats{RDMAWriteBytes: 1 << 60} }
 func (f *fake) Sample() live.Sample     { return live.Sample{RDMAWritten: 1 << 60} }
+func (f *fake) Rescan() error           { return nil }
 func (f *fake) Reload() error           { return errors.New("log_level: \"loud\" is unknown") }
 func (f *fake) Upgrade(path string) (Upgraded, error) {
 	if path == "" {

@@ -208,6 +208,11 @@ func (d *Dialer) SetLogLevel(ctx context.Context, level string) error {
 	return d.order(ctx, http.MethodPut, "/v1/log-level", nil, "level", level)
 }
 
+// Rescan makes the daemon look for mounts and snapshots of its host.
+func (d *Dialer) Rescan(ctx context.Context) error {
+	return d.order(ctx, http.MethodPost, "/v1/rescan", nil)
+}
+
 // Reload makes the daemon read its configuration again.
 func (d *Dialer) Reload(ctx context.Context) error {
 	return d.order(ctx, http.MethodPost, "/v1/reload", nil)

@@ -55,6 +55,7 @@ func (s *Server) routes() http.Handler {
 		"DELETE /v1/grace":       order(func(*http.Request) error { return b.EndGrace() }),
 		"PUT /v1/ops":            order(func(r *http.Request) error { return setOps(b, r) }),
 		"PUT /v1/log-level":      order(func(r *http.Request) error { return b.SetLogLevel(r.FormValue("level")) }),
+		"POST /v1/rescan":        order(func(*http.Request) error { return b.Rescan() }),
 		"POST /v1/reload":        order(func(*http.Request) error { return b.Reload() }),
 		"POST /v1/idmap/flush":   order(func(*http.Request) error { b.FlushIDMap(); return nil }),
 

@@ -133,7 +133,7 @@ func (x *exportfs) one(ctx context.Context, cmd *cobra.Command, arg string) erro
 		return err
 	}
 	i := slices.IndexFunc(all, func(o control.Export) bool {
-		return o.Path == e.Path && o.Type == config.TypePosix && o.Origin != control.OriginMount
+		return o.Path == e.Path && o.Type == config.TypePosix && !o.Derived()
 	})
 	rule := e.Clients[0]
 	if x.remove {
@@ -193,7 +193,7 @@ func (x *exportfs) removeAll(ctx context.Context, cmd *cobra.Command) error {
 	var errs []error
 	for i := range all {
 		e := &all[i]
-		if e.Origin == control.OriginMount {
+		if e.Derived() {
 			continue // it ends with the export around it
 		}
 		err := d.RemoveExport(ctx, e.Pseudo)

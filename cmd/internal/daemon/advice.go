@@ -27,7 +27,7 @@ func (d *Daemon) logAdvice() {
 		d.log.Warn("nothing is exported; add something with 'rstorectl export add DIR'")
 	}
 	for _, e := range exports {
-		if len(e.Clients) == 0 && e.Origin != control.OriginMount {
+		if len(e.Clients) == 0 && !e.Derived() {
 			d.log.Info("an export names no clients: it is for this host alone; 'rstorectl export "+
 				"set "+e.Pseudo+" --client CIDR' names others",
 				zap.String("export", e.Pseudo))

@@ -99,8 +99,21 @@ func (d *Daemon) retryExports(end <-chan struct{}) {
 		}) {
 			d.mountsChanged()
 		}
+		if d.SnapshotsChanged() {
+			_ = d.Rescan() // what cannot be served has its error in the list of exports
+		}
 	}
 }
 
-// exportRetry is the time between two attempts to serve an export.
+// Rescan implements control.Backend.
+func (d *Daemon) Rescan() error {
+	if err := d.MayChange(); err != nil {
+		return err
+	}
+	defer d.mu.Unlock()
+	return d.ApplyExports(false)
+}
+
+// exportRetry is the time between two attempts to serve an export, and between two looks for new
+// snapshots.
 const exportRetry = 5 * time.Second

@@ -129,7 +129,7 @@ func TestMountPointOption(t *testing.T) {
 31 22 0:5 / /proc rw - proc proc rw
 short
 `)
-	if len(mounts) != 3 || mounts[1] != (Mount{"/srv/a b", "xfs"}) {
+	if len(mounts) != 3 || mounts[1] != (Mount{"/srv/a b", "xfs", "/dev/sdb"}) {
 		t.Fatalf("%+v", mounts)
 	}
 	for at, want := range map[string]bool{"": true, ".": true, "/proc": true, "/srv": false} {
@@ -142,7 +142,7 @@ short
 		{Export: config.Export{Path: "/", Pseudo: "/", Type: config.TypePosix, CrossMnt: true}},
 		{Export: config.Export{Path: "/srv/a b/c", Pseudo: "/c", Type: config.TypePosix}},
 	}
-	mounts = append(mounts, Mount{"/srv/a b/c/d", "ext4"}, Mount{"/srv/a b/c", "ext4"})
+	mounts = append(mounts, Mount{At: "/srv/a b/c/d", Kind: "ext4"}, Mount{At: "/srv/a b/c", Kind: "ext4"})
 	got := mountedBelow(list, mounts)
 	if len(got) != 1 || got[0].Path != "/srv/a b" || got[0].Pseudo != "/srv/a b" || got[0].Origin != control.OriginMount {
 		t.Errorf("%+v", got)

@@ -20,7 +20,7 @@ import (
 const mountInfo = "/proc/self/mountinfo"
 
 // Mount is something that is mounted on the host.
-type Mount struct{ At, Kind string }
+type Mount struct{ At, Kind, Source string }
 
 // HostMounts are the mounts of the host in the order in which they were made; none if they
 // cannot be read.
@@ -37,8 +37,8 @@ func parseMounts(text string) (out []Mount) {
 	const at = 4
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
-		if i := slices.Index(f, "-"); i > at && i+1 < len(f) {
-			out = append(out, Mount{config.Unescape(f[at]), f[i+1]})
+		if i := slices.Index(f, "-"); i > at && i+2 < len(f) {
+			out = append(out, Mount{At: config.Unescape(f[at]), Kind: f[i+1], Source: config.Unescape(f[i+2])})
 		}
 	}
 	return out
@@ -77,7 +77,8 @@ func mountedBelow(list []control.Export, mounts []Mount) (out []control.Export) 
 				over = e
 			}
 		}
-		if over == nil || !over.CrossMnt || slices.Contains(notFiles, m.Kind) || seen[m.At] || len(out) == mountsMax {
+		if over == nil || !over.CrossMnt || slices.Contains(notFiles, m.Kind) || seen[m.At] || len(out) == mountsMax ||
+			path.Base(path.Dir(m.At)) == SnapshotDir {
 			continue
 		}
 		rest, _ := Within(over.Path, m.At)
@@ -104,7 +105,8 @@ func Bypassed(list []control.Export, mounts []Mount) (out []string) {
 		for j := range list {
 			over := &list[j]
 			rest, in := Within(over.Path, e.Path)
-			if !in || e.Type != config.TypePosix || over.Type != config.TypePosix || !e.Confines(&over.Export) ||
+			if !in || e.Origin == control.OriginSnapshot || e.Type != config.TypePosix ||
+				over.Type != config.TypePosix || !e.Confines(&over.Export) ||
 				slices.ContainsFunc(mounts, func(m Mount) bool {
 					at, between := Within(over.Path, m.At)
 					return between && (at == rest || strings.HasPrefix(rest, at+"/"))

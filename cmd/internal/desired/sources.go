@@ -28,17 +28,20 @@ type Sources struct {
 	Root string
 	// Mounts of the host decide which exports of crossmnt there are.
 	Mounts []Mount
+	// Subvolumes lists the subvolumes of btrfs in a directory; nil: there are no snapshots.
+	Subvolumes func(dir string) []string
 }
 
 // Read collects the sources for a configuration.
 func Read(cfg *config.Config, st *state.Store) Sources {
-	s := Sources{Config: cfg, Applied: st.Applied(), Root: st.Root(), Mounts: HostMounts()}
+	s := Sources{Config: cfg, Applied: st.Applied(), Root: st.Root(), Mounts: HostMounts(), Subvolumes: Subvolumes}
 	s.Exports, s.RemovedExports = st.Exports()
 	s.Ports, s.RemovedPorts = st.Ports()
 	return s
 }
 
-// State is what is served, or would be: exports, those of crossmnt among them, and ports.
+// State is what is served, or would be: exports, those of crossmnt and of snapshots among them, and
+// ports.
 type State struct {
 	Exports []control.Export
 	Ports   []control.Port
@@ -73,6 +76,7 @@ func (s *Sources) State() State {
 		}
 	}
 	out.Exports = append(out.Exports, mountedBelow(out.Exports, s.Mounts)...)
+	out.Exports = append(out.Exports, snapshotsBelow(out.Exports, s.Mounts, s.Subvolumes)...)
 	return out
 }
 
@@ -89,7 +93,7 @@ func (s *Sources) HasPort(p control.PortSpec) bool {
 
 // Written are the sources without the changes of run time.
 func (s *Sources) Written() *Sources {
-	return &Sources{Config: s.Config, Applied: s.Applied, Root: s.Root, Mounts: s.Mounts}
+	return &Sources{Config: s.Config, Applied: s.Applied, Root: s.Root, Mounts: s.Mounts, Subvolumes: s.Subvolumes}
 }
 
 // With are the sources as they will be when a document was applied: it takes the place of what it

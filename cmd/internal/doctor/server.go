@@ -232,10 +232,10 @@ func (r *Report) exports(h *Host, exports []control.Export, public bool) {
 		exposed := e.Exposure()
 		switch {
 		case !public:
-		case len(e.Clients) == 0 && e.Origin != control.OriginMount:
+		case len(e.Clients) == 0 && !e.Derived():
 			r.ok("export", "export %s (%s) names no clients: it is for this host alone until '%s'", e.Pseudo, e.Path, remedy)
 			continue
-		case len(exposed) > 0 && e.Origin != control.OriginMount:
+		case len(exposed) > 0 && !e.Derived():
 			for _, why := range exposed {
 				r.add(Warn, "export", remedy, "%s", why)
 			}

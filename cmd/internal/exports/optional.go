@@ -68,6 +68,26 @@ func (g *gate) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, 
 	return x.Copy(c, from, fromOff, to, toOff, n)
 }
 
+// CopyFrom implements blockstore.Siblings. It passes both gates.
+func (g *gate) CopyFrom(c *blockstore.Cred, other blockstore.FS, reader *blockstore.Cred, from blockstore.Handle,
+	fromOff uint64, to blockstore.Handle, toOff, n uint64,
+) (uint64, error) {
+	o, ok := other.(*gate)
+	if !ok {
+		return 0, blockstore.ErrXDev
+	}
+	x, err := optional[blockstore.Siblings](g)
+	if err != nil {
+		return 0, err
+	}
+	defer g.left(measure.StoreSpace, c, g.meter.Begin())
+	if !o.enter() {
+		return 0, blockstore.ErrStale
+	}
+	defer o.leave()
+	return x.CopyFrom(c, o.fs, reader, from, fromOff, to, toOff, n)
+}
+
 func (g *gate) GetXattr(c *blockstore.Cred, h blockstore.Handle, name string) ([]byte, error) {
 	x, err := optional[blockstore.Xattrs](g)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"sync/atomic"
 
@@ -140,7 +141,13 @@ func (s *Set) Apply(want []control.Export, mounts []desired.Mount, ready *Ready)
 		if old.store == nil || kept[old] {
 			continue
 		}
-		s.retire(old)
+		gone := s.removedSnapshot(old, next)
+		if gone {
+			if err := s.State.ForgetExport(&old.Export.Export, old.ID); err != nil {
+				return failed, err
+			}
+		}
+		s.retire(old, gone)
 		if !slices.ContainsFunc(next, func(e *Export) bool { return e.ID == old.ID }) {
 			s.Removed(old.ID)
 		}
@@ -304,14 +311,27 @@ func (s *Set) publish(list []*Export) error {
 }
 
 // retire closes a store that is no longer served, once the calls inside it have
-// ended. Nobody waits for that.
-func (s *Set) retire(e *Export) {
+// ended. Nobody waits for that. If its data is gone, so is its state directory then.
+func (s *Set) retire(e *Export, gone bool) {
 	s.Log.Info("no longer exporting", zap.String("path", e.Path), zap.String("was", e.Pseudo))
 	go func() {
-		if err := e.store.Close(); err != nil {
+		err := e.store.Close()
+		if gone {
+			err = errors.Join(err, os.RemoveAll(s.State.ExportDir(e.ID)))
+		}
+		if err != nil {
 			s.Log.Warn("closing a store", zap.String("path", e.Path), zap.Error(err))
 		}
 	}()
+}
+
+// removedSnapshot reports whether an export is a snapshot that is gone for good: the export that it was
+// made of is still served.
+func (s *Set) removedSnapshot(e *Export, next []*Export) bool {
+	return e.Origin == control.OriginSnapshot && slices.ContainsFunc(next, func(o *Export) bool {
+		_, in := desired.Within(o.Path, e.Path)
+		return in && o.store != nil && !o.Derived()
+	})
 }
 
 // NFS is the export as the protocol layer knows it; xprtsec is for rules that do not say it.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -22,7 +20,7 @@ import (
 func (s *Set) openStore(e *config.Export, id uint32) (blockstore.FS, error) {
 	switch e.Type {
 	case config.TypePosix:
-		dir := filepath.Join(s.State.Dir(), "exports", strconv.FormatUint(uint64(id), 10))
+		dir := s.State.ExportDir(id)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}

@@ -64,7 +64,7 @@ func (r *Running) Plan(next *desired.State) control.Plan {
 // export has the same rules and is left out.
 func Exposures(list []control.Export) (out []string) {
 	for i := range list {
-		if list[i].Origin != control.OriginMount {
+		if !list[i].Derived() {
 			out = append(out, list[i].Exposure()...)
 		}
 	}

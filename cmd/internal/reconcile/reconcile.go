@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"errors"
+	"slices"
 	"sync"
 
 	"go.uber.org/zap"
@@ -59,6 +60,24 @@ func (r *Reconciler) ApplyExports(atStart bool) error {
 		return err
 	}
 	return errors.Join(failed...)
+}
+
+// SnapshotsChanged reports whether the host has other snapshots of exports than are served. It needs no
+// lock.
+func (r *Reconciler) SnapshotsChanged() bool {
+	var served, there []string
+	for _, e := range r.Service.ExportSet.All() {
+		if e.Origin == control.OriginSnapshot {
+			served = append(served, e.Pseudo)
+		}
+	}
+	src := r.sources()
+	for _, e := range src.State().Exports {
+		if e.Origin == control.OriginSnapshot {
+			there = append(there, e.Pseudo)
+		}
+	}
+	return !slices.Equal(served, there)
 }
 
 // ApplyPorts brings the ports in line with what is desired. Call with Mu locked.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -253,7 +254,7 @@ func (s *Store) update(change func(*contents)) error {
 // chosen at the first use and never given to another export, not even after a
 // removal: old handles must not open something new.
 func (s *Store) ExportID(e *config.Export) (uint32, error) {
-	key := e.Type + ":" + e.Path + " at " + e.Pseudo
+	key := exportKey(e)
 	s.mu.Lock()
 	id, ok := s.cur.IDs[key]
 	s.mu.Unlock()
@@ -270,6 +271,24 @@ func (s *Store) ExportID(e *config.Export) (uint32, error) {
 	})
 	return id, err
 }
+
+// ForgetExport removes what is recorded of an export whose data is gone for good. Its number is given
+// to no other export. The caller removes ExportDir.
+func (s *Store) ForgetExport(e *config.Export, id uint32) error {
+	return s.update(func(c *contents) {
+		if key := exportKey(e); c.IDs[key] == id {
+			delete(c.IDs, key)
+		}
+		delete(c.Filesystems, id)
+	})
+}
+
+// ExportDir is the directory for the data of the store of an export.
+func (s *Store) ExportDir(id uint32) string {
+	return filepath.Join(s.dir, "exports", strconv.FormatUint(uint64(id), 10))
+}
+
+func exportKey(e *config.Export) string { return e.Type + ":" + e.Path + " at " + e.Pseudo }
 
 // Filesystem is what was recorded of an export's filesystem.
 func (s *Store) Filesystem(export uint32) (Filesystem, bool) {
