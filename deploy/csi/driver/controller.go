@@ -2,9 +2,7 @@ package driver
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"io/fs"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -17,8 +15,8 @@ import (
 //
 // It does not enforce sizes. It records the requested size, so that a second request for the volume
 // with another size is refused, and refuses a size larger than the server's file system. It reports
-// no capacity of a volume. It offers neither snapshots nor clones: the server's COPY is of one
-// file, so a copy of a directory in use would not be of one moment.
+// no capacity of a volume. Snapshots and clones are copies that the server makes file by file, so of a
+// volume in use they are not of one moment.
 type controller struct {
 	csi.UnimplementedControllerServer
 	servers servers
@@ -42,6 +40,8 @@ type servers interface {
 	Make(ctx context.Context, share client.URL, directory string, mode uint32, uid, gid *uint32) error
 	// Remove removes a directory and its contents. A missing directory is no error.
 	Remove(ctx context.Context, share client.URL, directory string) error
+	// Copy copies the contents of a directory to an empty one of the same server, with their attributes.
+	Copy(ctx context.Context, from client.URL, fromDir string, to client.URL, toDir string) error
 }
 
 // record describes a volume, as JSON, in recordDir of the share.
@@ -49,16 +49,27 @@ type record struct {
 	Name     string `json:"name"`     // in CreateVolume
 	Required int64  `json:"required"` // bytes that were asked for; 0 is any
 	Limit    int64  `json:"limit,omitempty"`
+	// Source is the identifier of the volume or snapshot that it is a copy of. Copying: the copy is not
+	// complete.
+	Source  string    `json:"source,omitempty"`
+	Copying bool      `json:"copying,omitempty"`
+	Made    time.Time `json:"made,omitzero"` // of a snapshot
 }
 
 // ControllerGetCapabilities implements csi.ControllerServer.
 func (c *controller) ControllerGetCapabilities(
 	context.Context, *csi.ControllerGetCapabilitiesRequest,
 ) (*csi.ControllerGetCapabilitiesResponse, error) {
-	volumes := &csi.ControllerServiceCapability_RPC{Type: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}
-	return &csi.ControllerGetCapabilitiesResponse{Capabilities: []*csi.ControllerServiceCapability{{
-		Type: &csi.ControllerServiceCapability_Rpc{Rpc: volumes},
-	}}}, nil
+	var out csi.ControllerGetCapabilitiesResponse
+	for _, t := range []csi.ControllerServiceCapability_RPC_Type{
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		csi.ControllerServiceCapability_RPC_CLONE_VOLUME, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+	} {
+		out.Capabilities = append(out.Capabilities, &csi.ControllerServiceCapability{
+			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: t}},
+		})
+	}
+	return &out, nil
 }
 
 // CreateVolume implements csi.ControllerServer. It writes the record first. A directory without a
@@ -67,9 +78,6 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 	if r.GetName() == "" {
 		return nil, status.Error(codes.InvalidArgument, "the volume's name is missing")
 	}
-	if r.GetVolumeContentSource() != nil {
-		return nil, status.Error(codes.InvalidArgument, "volumes are made empty: there are no snapshots and no clones")
-	}
 	cl, err := parseClass(r.GetParameters())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -77,50 +85,90 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 	if err := capabilities(r.GetVolumeCapabilities(), cl.place); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	size := r.GetCapacityRange()
-	want := record{Name: r.GetName(), Required: size.GetRequiredBytes(), Limit: size.GetLimitBytes()}
-	if want.Required < 0 || want.Limit < 0 || want.Limit > 0 && want.Limit < want.Required {
-		return nil, status.Errorf(codes.InvalidArgument, "no size is at least %d and at most %d bytes", want.Required,
-			want.Limit)
+	rec := record{Name: r.GetName()}
+	if rec.Required, rec.Limit, err = sizes(r.GetCapacityRange()); err != nil {
+		return nil, err
 	}
 	v := volume{share: cl.controller, directory: dirName(r.GetName()), retain: cl.retain}
 	id, err := v.id()
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
+	from, err := c.source(ctx, r.GetVolumeContentSource(), v.share)
+	if err != nil {
+		return nil, err
+	}
+	if from != nil {
+		rec.Source, rec.Copying = from.id, true
+	}
 	release, err := c.volumes.take(v.share.String() + "#" + v.directory)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
-	if err := c.claim(ctx, v, want); err != nil {
-		return nil, err
-	}
-	if err := c.servers.Make(ctx, v.share, v.directory, cl.mode, cl.uid, cl.gid); err != nil {
-		return nil, serverError(v.share, err)
-	}
-	cl.directory = v.directory
-	return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: id, VolumeContext: cl.context()}}, nil
-}
-
-// claim writes the record of a volume, or checks that the existing record is for the same volume.
-func (c *controller) claim(ctx context.Context, v volume, want record) error {
-	b, err := c.servers.Record(ctx, v.share, v.directory)
-	switch {
-	case err == nil:
-		var have record
-		if err := json.Unmarshal(b, &have); err != nil {
-			return status.Errorf(codes.Internal, "the record of %s in %s: %v", v.directory, v.share, err)
+	err = finish(ctx, release, func(ctx context.Context) error {
+		if err := c.claim(ctx, v, &rec); err != nil {
+			return err
 		}
-		if have.Name != want.Name {
-			return status.Errorf(codes.AlreadyExists, "%s is the directory of the volume %q", v.directory, have.Name)
+		if rec.Copying {
+			if err := c.fill(ctx, from, v, &rec); err != nil {
+				return err
+			}
 		}
-		if have.Required < want.Required || want.Limit > 0 && have.Required > want.Limit {
-			return status.Errorf(codes.AlreadyExists, "the volume %q was made for %d bytes", have.Name, have.Required)
+		if err := c.servers.Make(ctx, v.share, v.directory, cl.mode, cl.uid, cl.gid); err != nil {
+			return serverError(v.share, err)
 		}
 		return nil
-	case !errors.Is(err, fs.ErrNotExist):
-		return serverError(v.share, err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	cl.directory = v.directory
+	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
+		VolumeId: id, VolumeContext: cl.context(), ContentSource: r.GetVolumeContentSource(),
+	}}, nil
+}
+
+// sizes checks the range of a size.
+func sizes(r *csi.CapacityRange) (required, limit int64, err error) {
+	required, limit = r.GetRequiredBytes(), r.GetLimitBytes()
+	if required < 0 || limit < 0 || limit > 0 && limit < required {
+		return 0, 0, status.Errorf(codes.InvalidArgument, "no size is at least %d and at most %d bytes", required, limit)
+	}
+	return required, limit, nil
+}
+
+// fits refuses a size that the file system of a share does not have.
+func (c *controller) fits(ctx context.Context, share client.URL, required int64) error {
+	total, err := c.servers.Total(ctx, share)
+	if err != nil {
+		return serverError(share, err)
+	}
+	if total > 0 && uint64(required) > total {
+		return status.Errorf(codes.OutOfRange, "%d bytes were asked for, and the file system of %s has %d", required, share,
+			total)
+	}
+	return nil
+}
+
+// claim writes the record of a volume or of a snapshot. If there is one for the same, that is what rec has
+// then.
+func (c *controller) claim(ctx context.Context, v volume, rec *record) error {
+	have, err := c.record(ctx, v.share, v.directory)
+	switch {
+	case err == nil:
+		if have.Name != rec.Name {
+			return status.Errorf(codes.AlreadyExists, "%s is the directory of the volume %q", v.directory, have.Name)
+		}
+		if have.Source != rec.Source {
+			return status.Errorf(codes.AlreadyExists, "%q is a copy of %q, not of %q", have.Name, have.Source, rec.Source)
+		}
+		if have.Required < rec.Required || rec.Limit > 0 && have.Required > rec.Limit {
+			return status.Errorf(codes.AlreadyExists, "the volume %q was made for %d bytes", have.Name, have.Required)
+		}
+		*rec = have
+		return nil
+	case status.Code(err) != codes.NotFound:
+		return err
 	}
 	there, err := c.servers.Exists(ctx, v.share, v.directory)
 	if err != nil {
@@ -129,21 +177,10 @@ func (c *controller) claim(ctx context.Context, v volume, want record) error {
 	if there {
 		return status.Errorf(codes.AlreadyExists, "%s has a directory %s that this driver has not made", v.share, v.directory)
 	}
-	total, err := c.servers.Total(ctx, v.share)
-	if err != nil {
-		return serverError(v.share, err)
+	if err := c.fits(ctx, v.share, rec.Required); err != nil {
+		return err
 	}
-	if total > 0 && uint64(want.Required) > total {
-		return status.Errorf(codes.OutOfRange, "%d bytes were asked for, and the file system of %s has %d", want.Required,
-			v.share, total)
-	}
-	if b, err = json.Marshal(want); err != nil {
-		return status.Error(codes.Internal, err.Error())
-	}
-	if err := c.servers.PutRecord(ctx, v.share, v.directory, append(b, '\n')); err != nil {
-		return serverError(v.share, err)
-	}
-	return nil
+	return c.put(ctx, v.share, v.directory, *rec)
 }
 
 // DeleteVolume implements csi.ControllerServer. An identifier that this driver has not made names
@@ -161,18 +198,26 @@ func (c *controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReques
 		return nil, err
 	}
 	defer release()
-	if _, err := c.servers.Record(ctx, v.share, v.directory); errors.Is(err, fs.ErrNotExist) {
-		return &csi.DeleteVolumeResponse{}, nil
-	} else if err != nil {
-		return nil, serverError(v.share, err)
-	}
-	if err := c.servers.Remove(ctx, v.share, v.directory); err != nil {
-		return nil, serverError(v.share, err)
-	}
-	if err := c.servers.RemoveRecord(ctx, v.share, v.directory); err != nil {
-		return nil, serverError(v.share, err)
+	if err := c.remove(ctx, v); err != nil {
+		return nil, err
 	}
 	return &csi.DeleteVolumeResponse{}, nil
+}
+
+// remove removes a volume or a snapshot that has a record, and the record last.
+func (c *controller) remove(ctx context.Context, v volume) error {
+	if _, err := c.record(ctx, v.share, v.directory); status.Code(err) == codes.NotFound {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if err := c.servers.Remove(ctx, v.share, v.directory); err != nil {
+		return serverError(v.share, err)
+	}
+	if err := c.servers.RemoveRecord(ctx, v.share, v.directory); err != nil {
+		return serverError(v.share, err)
+	}
+	return nil
 }
 
 // ValidateVolumeCapabilities implements csi.ControllerServer.

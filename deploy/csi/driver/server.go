@@ -140,7 +140,8 @@ func logged(log *zap.Logger) grpc.UnaryServerInterceptor {
 		case method == "CreateVolume":
 			line = line.With(zap.String("volume", res.(*csi.CreateVolumeResponse).GetVolume().GetVolumeId()))
 			level = zapcore.InfoLevel
-		case method == "DeleteVolume", strings.HasSuffix(method, "publishVolume"), strings.HasSuffix(method, "PublishVolume"):
+		case method == "DeleteVolume", strings.HasSuffix(method, "Snapshot"), method == "ControllerExpandVolume",
+			strings.HasSuffix(method, "publishVolume"), strings.HasSuffix(method, "PublishVolume"):
 			level = zapcore.InfoLevel
 		}
 		line.Log(level, "done")
@@ -165,9 +166,11 @@ func (i *identity) GetPluginCapabilities(
 	context.Context, *csi.GetPluginCapabilitiesRequest,
 ) (*csi.GetPluginCapabilitiesResponse, error) {
 	controller := &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_CONTROLLER_SERVICE}
-	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{{
-		Type: &csi.PluginCapability_Service_{Service: controller},
-	}}}, nil
+	online := &csi.PluginCapability_VolumeExpansion{Type: csi.PluginCapability_VolumeExpansion_ONLINE}
+	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
+		{Type: &csi.PluginCapability_Service_{Service: controller}},
+		{Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: online}},
+	}}, nil
 }
 
 // Probe implements csi.IdentityServer. It reports only that the process answers, because a restart
