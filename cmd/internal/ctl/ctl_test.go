@@ -206,7 +206,9 @@ func (f *fake) PostMortems() []control.PostMortem {
 }
 
 func (f *fake) SetLogLevel(l string) error { f.level = l; return nil }
-func (f *fake) Reload() error              { return f.reloads }
+func (f *fake) Rescan() error              { return nil }
+
+func (f *fake) Reload() error { return f.reloads }
 func (f *fake) Upgrade(path string) (control.Upgraded, error) {
 	return control.Upgraded{
 		Executable: path, OldVersion: "1.2", NewVersion: "1.3", OldPID: 6, PID: 7, PrepareMillis: 80,
