@@ -31,9 +31,9 @@ func TestSchedule(t *testing.T) {
 	s := Schedule{Hourly: 3, Daily: 2, Weekly: 2, Monthly: 2}
 	begin := at(t, "2026-01-20 00:05")
 	list := []Snapshot{{Name: "mine", Made: begin.Add(-time.Hour)}}
-	for now := begin; now.Before(at(t, "2026-02-20 12:30")); now = now.Add(10 * time.Minute) {
-		if s.due(list, now) {
-			list = append(list, auto(now))
+	for clock := begin; clock.Before(at(t, "2026-02-20 12:30")); clock = clock.Add(10 * time.Minute) {
+		if s.due(list, clock) {
+			list = append(list, auto(clock))
 		}
 		gone := s.expired(list)
 		list = slices.DeleteFunc(list, func(x Snapshot) bool { return slices.Contains(gone, x.Name) })
