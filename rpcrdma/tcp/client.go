@@ -99,6 +99,7 @@ func Dial(ctx context.Context, addr string) (*Client, error) {
 // NewClient sends calls over a connection that exists. The client owns conn.
 func NewClient(conn net.Conn) *Client {
 	c := &Client{conn: conn, peer: conn.RemoteAddr().String(), pending: make(map[uint32]*pending), nextXID: rand.Uint32()}
+	c.out.finished.L = &c.out.mu
 	go c.read()
 	return c
 }

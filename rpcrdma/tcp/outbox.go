@@ -22,7 +22,7 @@ const (
 	batchBytes = 128 << 10
 )
 
-// The stages of writing a call. A call is queued under outbox.mu, and written under outbox.writing.
+// The stages of writing a call. A call changes to queued and to writing under outbox.mu.
 //
 //	0 --send--> queued --take--> writing --> written
 //	              |
@@ -39,15 +39,16 @@ const (
 // it writes its own call and those that others have queued meanwhile, with one system call for all
 // of them.
 type outbox struct {
-	mu     sync.Mutex
-	queue  []*pending
-	active bool // there is a writer
+	mu       sync.Mutex
+	finished sync.Cond // a batch was written; its lock is mu
+	queue    []*pending
+	active   bool // there is a writer
 
-	writing sync.Mutex // is held while the socket is written; guards the following fields
-	batch   []*pending
-	parts   [][]byte    // of the records of batch
-	left    net.Buffers // what is left of them
-	due     deadline
+	// The writer's own.
+	batch []*pending
+	parts [][]byte    // of the records of batch
+	left  net.Buffers // what is left of them
+	due   deadline
 }
 
 // send queues a call, and writes it unless another caller does. The memory of the call is used until
@@ -76,14 +77,8 @@ func (c *Client) write(own *pending) {
 		// cost a system call for the next call.
 		runtime.Gosched()
 	}
-	for {
-		o.writing.Lock()
-		if !o.take() {
-			o.writing.Unlock()
-			return
-		}
+	for o.take() {
 		c.writeBatch()
-		o.writing.Unlock()
 		if own != nil && len(own.done) > 0 {
 			go c.write(nil)
 			return
@@ -91,11 +86,12 @@ func (c *Client) write(own *pending) {
 	}
 }
 
-// take moves calls from the queue to batch. It reports false, and there is no writer any more, if
-// there are none. writing is held.
+// take ends the batch that was written, and moves calls from the queue to the next one. It reports
+// false, and there is no writer any more, if there are none. The writer calls it.
 func (o *outbox) take() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.finished.Broadcast()
 	n, size := 0, 0
 	for ; n < min(len(o.queue), batchCalls); n++ {
 		p := o.queue[n]
@@ -110,7 +106,7 @@ func (o *outbox) take() bool {
 	return o.active
 }
 
-// writeBatch writes the calls of batch. The out-box's writing is held.
+// writeBatch writes the calls of batch. The writer calls it.
 func (c *Client) writeBatch() {
 	o := &c.out
 	o.parts = o.parts[:0]
@@ -138,14 +134,13 @@ func (c *Client) unsend(p *pending) {
 	}
 	o := &c.out
 	o.mu.Lock()
+	defer o.mu.Unlock()
 	if i := slices.Index(o.queue, p); i >= 0 {
 		o.queue = slices.Delete(o.queue, i, i+1)
 		p.stage.Store(0)
 	}
-	o.mu.Unlock()
-	if p.stage.Load() == writing {
-		o.writing.Lock()   // is free when the batch with p is written
-		o.writing.Unlock() //nolint:staticcheck // see above
+	for p.stage.Load() == writing {
+		o.finished.Wait()
 	}
 }
 
