@@ -22,6 +22,11 @@ import (
 //     the client has not acknowledged the reply. A client that has its reply does not send the call
 //     again.
 //
+// A call can also arrive after its retransmission: over TCP both are in the sockets of a server that
+// stood still, and nothing orders two sockets. Such a call is on a connection that is older than the
+// cached call's, and has ended. It is dropped. If its connection has not ended, it is a call of another
+// process.
+//
 // An entry lives for as long as a client retransmits, counted from the last arrival of the call:
 //
 //   - answeredAge after the reply was acknowledged. Then only a client whose host lost the reply
@@ -72,14 +77,17 @@ type drcEntry struct {
 type Settler interface {
 	// Settle reports every reply that the client has acknowledged by now, see Call.Delivery.
 	Settle()
+	// Ended reports whether the peer has closed its side of the connection, or reset it.
+	Ended() bool
 }
 
 type drcVerdict uint8
 
 const (
-	drcNew    drcVerdict = iota // execute it and call finish
-	drcReplay                   // the reply is in c.Res
-	drcJoined                   // the execution in progress will answer it
+	drcNew       drcVerdict = iota // execute it and call finish
+	drcReplay                      // the reply is in c.Res
+	drcJoined                      // the execution in progress will answer it
+	drcOvertaken                   // its retransmission came first, and nobody waits for this one
 )
 
 type replyCache struct {
@@ -182,6 +190,20 @@ func (r *replyCache) unsettled(k drcKey, p *Peer) Settler {
 	return nil
 }
 
+// overtaken reports whether a call of the key came on a newer connection than p, and is not of p's
+// client for another reason.
+func (r *replyCache) overtaken(k drcKey, p *Peer) bool {
+	for e := r.entries[k]; e != nil; e = e.same {
+		if e.ofClient(p) {
+			return false
+		}
+		if e.conn > p.Conn {
+			return true
+		}
+	}
+	return false
+}
+
 func (r *replyCache) add(e *drcEntry) {
 	e.same = r.entries[e.key]
 	r.entries[e.key] = e
@@ -254,6 +276,14 @@ func (r *replyCache) begin(k drcKey, c *Call) (*drcEntry, drcVerdict) {
 		r.mu.Unlock()
 		via.Settle()
 		r.mu.Lock()
+	}
+	if c.Settler != nil && r.overtaken(k, p) {
+		r.mu.Unlock()
+		ended := c.Settler.Ended()
+		r.mu.Lock()
+		if ended {
+			return nil, drcOvertaken
+		}
 	}
 	e := r.find(k, p, c.start)
 	switch {

@@ -124,7 +124,12 @@ func TestAskedAgain(t *testing.T) {
 }
 
 // settler is a connection that knows of deliveries when it is asked.
-type settler struct{ waiting []Delivery }
+type settler struct {
+	waiting []Delivery
+	ended   bool
+}
+
+func (s *settler) Ended() bool { return s.ended }
 
 func (s *settler) Settle() {
 	for _, d := range s.waiting {
@@ -162,6 +167,28 @@ func TestSettler(t *testing.T) {
 		}
 		if process("192.0.2.1", TransportTCP).call(t, s, msg, true); svc.runs != 2 || len(via.waiting) > 0 {
 			t.Errorf("executed %d times", svc.runs)
+		}
+	}
+}
+
+// TestOvertaken: a call that arrives after its retransmission, because the server stood still, is not
+// executed. It is dropped, as its connection has ended. The call of another process, whose connection
+// has not ended, is executed.
+func TestOvertaken(t *testing.T) {
+	for _, ack := range []bool{false, true} {
+		for _, ended := range []bool{false, true} {
+			svc, s := counting()
+			msg := call(5, testProg, 2, procOnce, 1)
+			old, c := process("192.0.2.1", TransportTCP), process("192.0.2.1", TransportTCP)
+			c.call(t, s, msg, ack)
+			dropped := make(chan bool, 1)
+			late := &Call{Peer: old.peer, Settler: &settler{ended: ended}}
+			late.Reply = func(_ *Call, drop bool) { dropped <- drop }
+			s.Dispatch(late, xdr.NewDecoder(msg), false)
+			if got := <-dropped; got != ended || (svc.runs == 1) != ended {
+				t.Errorf("acknowledged %v, connection ended %v: dropped %v, executed %d times", ack, ended, got, svc.runs)
+			}
+			s.Close()
 		}
 	}
 }

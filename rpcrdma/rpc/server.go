@@ -285,6 +285,9 @@ func (s *Server) first(c *Call) bool {
 		c.send(false)
 	case drcJoined:
 		c.stats.retransmits.Add(1)
+	case drcOvertaken:
+		c.stats.retransmits.Add(1)
+		c.send(true)
 	}
 	return false
 }

@@ -89,3 +89,17 @@ func (a *acks) unsent() int {
 	})
 	return n
 }
+
+// Ended implements rpc.Settler. The peer has closed its side or reset the connection.
+func (a *acks) Ended() bool {
+	ended := false
+	if a.socket == nil {
+		return false
+	}
+	err := a.socket.Control(func(fd uintptr) {
+		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		n, err := unix.Poll(p[:], 0)
+		ended = err == nil && n > 0 && p[0].Revents != 0
+	})
+	return ended || err != nil // closed on our side
+}

@@ -184,3 +184,43 @@ func TestRepliesBeforeTheEnd(t *testing.T) {
 		t.Errorf("result %d: %v", n, err)
 	}
 }
+
+// TestEnded: a connection has ended once the peer has closed or reset it, also with data that was not
+// read yet.
+func TestEnded(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, reset := range []bool{false, true} {
+		peer, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := peer.Write([]byte("a call")); err != nil {
+			t.Fatal(err)
+		}
+		a := newAcks(c)
+		if a.Ended() {
+			t.Error("an open connection has ended")
+		}
+		if reset {
+			_ = peer.(*net.TCPConn).SetLinger(0)
+		}
+		_ = peer.Close()
+		for deadline := time.Now().Add(30 * time.Second); !a.Ended(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("reset %v: the connection has not ended", reset)
+			}
+		}
+	}
+	if c, _ := net.Pipe(); newAcks(c).Ended() {
+		t.Error("a pipe says nothing")
+	}
+}
