@@ -95,6 +95,27 @@ func TestLocks(t *testing.T) {
 	})
 }
 
+// TestLocksOfVersion3: they are refused, so that no program relies on them, unless the mount asks for
+// its own.
+func TestLocksOfVersion3(t *testing.T) {
+	s := newHost(t)
+	for _, local := range []bool{false, true} {
+		m := s.mount("tcp", client.Version3, func(c *Config) { c.LocalLocks = local })
+		f, err := os.OpenFile(m.path("f"), os.O_RDWR|os.O_CREATE, 0o666)
+		must(t, err)
+		for what, err := range map[string]error{
+			"fcntl": syscall.FcntlFlock(f.Fd(), syscall.F_SETLK, &syscall.Flock_t{Type: syscall.F_WRLCK}),
+			"flock": unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB),
+			"get":   syscall.FcntlFlock(f.Fd(), syscall.F_GETLK, &syscall.Flock_t{Type: syscall.F_WRLCK}),
+		} {
+			if local != (err == nil) || !local && err != syscall.ENOLCK {
+				t.Errorf("local %t: %s: %v", local, what, err)
+			}
+		}
+		must(t, f.Close())
+	}
+}
+
 // TestServerRestarts: the server restarts and loses its memory while a file is written. Data that it
 // had only acknowledged as unstable is sent again, and newer data is not overwritten by it.
 func TestServerRestarts(t *testing.T) {

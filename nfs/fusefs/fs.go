@@ -55,6 +55,9 @@ type Config struct {
 	Memory int
 	// ReadAhead is the most bytes that are read ahead of one open file; 0 is 16 MiB.
 	ReadAhead int
+	// LocalLocks makes locks of version 3 hold between the programs of this mount alone. Without it
+	// they fail with ENOLCK: the client has no lock manager. Versions 4 lock at the server.
+	LocalLocks bool
 	// NoACL hides ACLs. The server enforces them nevertheless.
 	NoACL bool
 	// Options are further options of the kernel: noexec, nosuid, nodev, suid, dev, exec.
@@ -112,7 +115,7 @@ func Mount(dir string, cfg Config) (*FS, error) {
 	f.acls = !cfg.NoACL && f.hasACLs()
 	o := &fuse.MountOptions{
 		AllowOther: cfg.AllowOther, Options: cfg.Options, MaxBackground: background, MaxWrite: maxTransfer,
-		FsName: cfg.Source, Name: "rstored", EnableLocks: cfg.Client.Version() != client.Version3,
+		FsName: cfg.Source, Name: "rstored", EnableLocks: cfg.Client.Version() != client.Version3 || !cfg.LocalLocks,
 		ExplicitDataCacheControl: true, EnableSymlinkCaching: true,
 		DisableXAttrs: cfg.Client.Version() != client.Version42 && !f.acls, Debug: cfg.Debug,
 		Logger: log.New(logWriter{cfg.Log}, "", 0), DirectMount: syscall.Geteuid() == 0,
@@ -142,6 +145,7 @@ func Mount(dir string, cfg Config) (*FS, error) {
 	if err := f.server.WaitMount(); err != nil {
 		return nil, errors.Join(err, f.Unmount())
 	}
+	setReadAhead(dir)
 	return f, nil
 }
 

@@ -58,11 +58,17 @@ func lockRange(l *fuse.FileLock) (off, n uint64) {
 	return l.Start, l.End - l.Start + 1
 }
 
+// noLocks reports whether there are no locks: the kernel calls only if it does not lock itself.
+func (f *FS) noLocks() bool { return f.c.Version() == client.Version3 }
+
 // GetLk implements fuse.RawFileSystem.
 func (f *FS) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.Status {
 	h := f.file(in.Fh)
 	if h == nil {
 		return fuse.EBADF
+	}
+	if f.noLocks() {
+		return fuse.Status(syscall.ENOLCK)
 	}
 	o := f.begin(h.ctx, opLock, cancel)
 	off, n := lockRange(&in.Lk)
@@ -109,6 +115,9 @@ func (f *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 // A lock shows what others have written under theirs.
 func (f *FS) setLock(ctx context.Context, h *file, in *fuse.LkIn, wait bool) error {
 	off, n := lockRange(&in.Lk)
+	if f.noLocks() && in.Lk.Typ != syscall.F_UNLCK {
+		return syscall.ENOLCK
+	}
 	if in.Lk.Typ == syscall.F_UNLCK {
 		l := f.locker(h, keyOf(in), false)
 		if l == nil {

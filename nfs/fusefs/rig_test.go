@@ -28,7 +28,7 @@ import (
 
 // host is an NFS server over RDMA and TCP that exports a directory of this host at /data.
 type host struct {
-	t     *testing.T
+	t     testing.TB
 	dir   string
 	state string
 	store *posixfs.FS
@@ -54,7 +54,7 @@ func (s *host) Remove(owners ...string) error {
 	return nil
 }
 
-func newHost(t *testing.T) *host {
+func newHost(t testing.TB) *host {
 	t.Helper()
 	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
 		t.Skipf("there is no FUSE here: %v", err)
@@ -144,7 +144,7 @@ func (s *host) url(transport string) string {
 // mounted is a mount of a test.
 type mounted struct {
 	*FS
-	t   *testing.T
+	t   testing.TB
 	dir string
 }
 
@@ -190,7 +190,7 @@ func (s *host) mount(transport string, v client.Version, set ...func(*Config)) *
 	return m
 }
 
-type testWriter struct{ t *testing.T }
+type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(b []byte) (int, error) {
 	w.t.Log(strings.TrimSuffix(string(b), "\n"))

@@ -82,21 +82,6 @@ func detach(ready int, log io.Writer) error {
 	return errors.Join(err, werr, f.Close())
 }
 
-// readAheadKB is the reading ahead of the kernel for a mount, in KiB: so much that one request of
-// the kernel is one of maxTransfer.
-const readAheadKB = 1024
-
-// setReadAhead raises the kernel's reading ahead for a mount, if this process may. Without it the
-// kernel asks for 128 KiB at a time.
-func setReadAhead(dir string) {
-	var st unix.Stat_t
-	if unix.Stat(dir, &st) != nil {
-		return
-	}
-	name := fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", unix.Major(st.Dev), unix.Minor(st.Dev))
-	_ = os.WriteFile(name, []byte(fmt.Sprint(readAheadKB)), 0)
-}
-
 // abort ends the connection between the kernel and the process of a mount: all calls that wait
 // fail. Then it takes the mount out of the tree.
 func abort(m entry) {

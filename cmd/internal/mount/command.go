@@ -210,7 +210,6 @@ func (r *run) serve(ctx context.Context, o *options, u client.URL) error {
 	if err != nil {
 		return explainFUSE(err)
 	}
-	setReadAhead(r.dir)
 	at, _ := find(r.dir)
 	s, err := publish(f, c, Mount{
 		Device: at.minor,

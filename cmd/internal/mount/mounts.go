@@ -81,10 +81,16 @@ func listMounts(args []string) ([]Mount, error) {
 	if err != nil {
 		return nil, err
 	}
+	dir := ""
+	if len(args) == 1 {
+		if dir, err = absolute(args[0]); err != nil {
+			return nil, err
+		}
+	}
 	known := allPublished()
 	all := []Mount{}
 	for _, e := range list {
-		if len(args) == 1 && args[0] != e.dir {
+		if dir != "" && dir != e.dir {
 			continue
 		}
 		m, ok := known[e.minor]
@@ -96,8 +102,8 @@ func listMounts(args []string) ([]Mount, error) {
 		}
 		all = append(all, m)
 	}
-	if len(args) == 1 && len(all) == 0 {
-		return nil, fmt.Errorf("%s is not a mount of rstorectl", args[0])
+	if dir != "" && len(all) == 0 {
+		return nil, fmt.Errorf("%s is not a mount of rstorectl", dir)
 	}
 	return all, nil
 }
