@@ -302,6 +302,71 @@ func TestMountBusy(t *testing.T) {
 	}
 }
 
+// asNobody mounts $2 at $3 as an ordinary user, by fusermount3, with the program $1, and uses the
+// mount. /dev/fuse is one that everybody may open, as most hosts have it.
+const asNobody = `
+mount --make-rprivate /
+mount -t tmpfs -o dev,mode=755 none "$4"
+mknod -m 666 "$4/fuse" c 10 229
+chmod 666 "$4/fuse"
+mount --bind "$4/fuse" /dev/fuse
+exec setpriv --reuid 65534 --regid 65534 --clear-groups env XDG_RUNTIME_DIR= sh -ec '
+"$1" mount "$2" "$3"
+cat "$3/from"
+echo back >"$3/to"
+"$1" mounts "$3" | grep -q "NFS 4.2"
+"$1" umount "$3"
+test ! -e "$3/from"' sh "$@"
+`
+
+// TestMountOrdinaryUser: a user without privileges mounts by fusermount3, over RDMA without a device.
+func TestMountOrdinaryUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root makes the namespace of this test")
+	}
+	for _, program := range []string{"fusermount3", "setpriv", "unshare"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
+	}
+	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
+		t.Skipf("there is no FUSE here: %v", err)
+	} else {
+		_ = f.Close()
+	}
+	d := newDaemon(t)
+	dir := t.TempDir()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.Chmod(filepath.Dir(dir), 0o755))
+	program, mnt, dev := dir+"/rstorectl", dir+"/mnt", dir+"/dev"
+	b, err := os.ReadFile(filepath.Join(binDir, "rstorectl"))
+	must(err)
+	must(os.WriteFile(program, b, 0o755))
+	must(os.Mkdir(dev, 0o755))
+	must(os.Mkdir(mnt, 0o755))
+	must(os.Chown(mnt, 65534, 65534))
+	must(os.Chmod(d.export, 0o777))
+	must(os.WriteFile(d.export+"/from", []byte("content"), 0o644))
+	out, err := exec.Command("unshare", "-m", "sh", "-ec", asNobody, "sh", program, d.url("rdma", ""), mnt, dev).
+		CombinedOutput()
+	if err != nil || string(out) != "content" {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if b, err := os.ReadFile(d.export + "/to"); err != nil || string(b) != "back\n" {
+		t.Errorf("%q, %v", b, err)
+	}
+	info, err := os.Stat(d.export + "/to")
+	must(err)
+	if uid := info.Sys().(*syscall.Stat_t).Uid; uid != 65534 {
+		t.Errorf("the file belongs to %d", uid)
+	}
+}
+
 // TestMountErrors: what cannot be mounted is explained.
 func TestMountErrors(t *testing.T) {
 	d := newDaemon(t)
