@@ -1,6 +1,7 @@
 package gss
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hmac"
@@ -88,6 +89,9 @@ type Context struct {
 	check *mac
 	seal  *sealer
 	open  *sealer
+
+	key  Key // and role: what the keys above are derived from
+	role Role
 }
 
 // Role says which side of a context this is, and whose key it has.
@@ -109,7 +113,7 @@ func NewContext(key Key, role Role) (*Context, error) {
 	if len(key.Value) != p.key {
 		return nil, fmt.Errorf("gss: a key of %v has %d bytes instead of %d", key.Type, len(key.Value), p.key)
 	}
-	c := &Context{}
+	c := &Context{key: Key{key.Type, bytes.Clone(key.Value)}, role: role}
 	c.seq.Store(role.Seq)
 	sign, check, seal, open := uint32(usageInitiatorSign), uint32(usageAcceptorSign), uint32(usageInitiatorSeal),
 		uint32(usageAcceptorSeal)

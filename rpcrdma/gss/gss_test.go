@@ -2,6 +2,7 @@ package gss
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"math/rand/v2"
@@ -240,6 +241,70 @@ func TestServer(t *testing.T) {
 	for _, h := range [][]byte{nil, make([]byte, handleLen), bob.Handle()[:8], append(bytes.Clone(bob.Handle()), 0)} {
 		if s.Find(h, now) != nil {
 			t.Errorf("handle %x is found", h)
+		}
+	}
+}
+
+// TestSnapshot: a successor has the contexts, with their windows, and continues their numbers.
+func TestSnapshot(t *testing.T) {
+	client, server := pair(t, AES128SHA256)
+	now := time.Unix(1e9, 0)
+	cfg := ServerConfig{Acceptor: fixed{server}, Identify: func(string) Identity {
+		return Identity{UID: 7, GID: 8, Groups: []uint32{8, 9}}
+	}}
+	old := NewServer(cfg)
+	_, x := old.Accept(netip.MustParseAddr("192.0.2.1"), []byte("alice"), now)
+	header := []byte("header")
+	call := func(s *Server, seq uint32) Verdict {
+		y := s.Find(x.Handle(), now)
+		if y == nil {
+			return CredProblem
+		}
+		return s.Check(y, &Cred{Seq: seq}, header, client.AppendMIC(nil, header))
+	}
+	for _, seq := range []uint32{1, 2000, 1999} {
+		if got := call(old, seq); got != Proceed {
+			t.Fatal(seq, got)
+		}
+	}
+	last := binary.BigEndian.Uint64(x.AppendMIC(nil)[8:])
+	data, err := old.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewServer(cfg)
+	if err := s.Restore(data); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		seq  uint32
+		want Verdict
+	}{{1, Discard}, {2000, Discard}, {1999, Discard}, {1998, Proceed}, {2001, Proceed}} {
+		if got := call(s, c.seq); got != c.want {
+			t.Errorf("%d: %v", c.seq, got)
+		}
+	}
+	y := s.Find(x.Handle(), now)
+	if y.Principal != "alice" || y.Identity.UID != 7 || len(y.Identity.Groups) != 2 ||
+		binary.BigEndian.Uint64(y.AppendMIC(nil)[8:]) != last+1 {
+		t.Errorf("%+v", y)
+	}
+	message := []byte("in private")
+	if got, err := y.Open(client.Seal(nil, message)); err != nil || !bytes.Equal(got, message) {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, z := s.Accept(netip.MustParseAddr("192.0.2.1"), []byte("bob"), now); bytes.Equal(z.Handle(), x.Handle()) {
+		t.Error("a handle twice")
+	}
+	if s.Find(x.Handle(), now.Add(2*time.Hour)) != nil {
+		t.Error("a context does not expire")
+	}
+	if err := s.Restore(data); err == nil {
+		t.Error("restored into a server with contexts")
+	}
+	for n := range len(data) {
+		if err := NewServer(cfg).Restore(data[:n]); err == nil {
+			t.Fatalf("restored from %d of %d bytes", n, len(data))
 		}
 	}
 }

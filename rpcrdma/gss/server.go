@@ -58,8 +58,8 @@ type ServerConfig struct {
 	Outcome func(peer netip.Addr, principal string, err error)
 }
 
-// handleLen is the length of a handle: a random number of this Server, so that handles of an
-// earlier process are unknown, and the number of the context.
+// handleLen is the length of a handle: a random number, so that handles of a process that did not
+// hand over are unknown, and the number of the context.
 const handleLen = 16
 
 // Server has the contexts of a server.
@@ -159,6 +159,11 @@ func (s *Server) add(x *ServerContext) {
 	defer s.mu.Unlock()
 	s.last++
 	x.number = s.last
+	s.enter(x)
+}
+
+// enter enters a context with its number. The caller has s.mu locked.
+func (s *Server) enter(x *ServerContext) {
 	binary.BigEndian.PutUint64(x.handle[:], s.nonce)
 	binary.BigEndian.PutUint64(x.handle[8:], x.number)
 	of := s.hosts[x.host]

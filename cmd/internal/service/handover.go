@@ -5,7 +5,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// An upgrade hands over the cached replies, the locks, the lock manager and the state of version 4.
+// An upgrade hands over the cached replies, the locks, the lock manager, the state of version 4 and
+// the security contexts.
 
 // Names of the parts of the handover.
 const (
@@ -14,6 +15,8 @@ const (
 	partNLM     = "lock manager"
 	partCallers = "callers"
 	partNFS4    = "nfs4"
+	// partKerberos has the security contexts with their keys. Without it clients make new contexts.
+	partKerberos = "kerberos"
 )
 
 // Freeze implements upgrade.Component.
@@ -43,6 +46,7 @@ func (s *Service) Snapshot(p *upgrade.Parts) {
 		snapshot func() ([]byte, error)
 	}{
 		{partReplies, s.RPC.Snapshot}, {partLocks, s.LockTable.Snapshot}, {partNLM, s.NLM.Snapshot},
+		{partKerberos, s.gss.Snapshot},
 	} {
 		data, err := x.snapshot()
 		p.Add(x.part, data, nil, err)
@@ -71,6 +75,11 @@ func (s *Service) Restore() error {
 	}
 	if err != nil {
 		return err
+	}
+	if s.From.Has(partKerberos) {
+		if err := s.From.Restore(partKerberos, s.gss.Restore); err != nil {
+			return err
+		}
 	}
 	callers := s.Callers()
 	for _, x := range []struct {

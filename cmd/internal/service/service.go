@@ -27,6 +27,7 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
+	"github.com/rstored/rstored/rpcrdma/gss"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
@@ -70,6 +71,7 @@ type Service struct {
 	// end ends lockOnHost; nil if there is none.
 	end   chan struct{}
 	ended sync.WaitGroup
+	gss   *gss.Server // the security contexts
 }
 
 // Files in the state directory, in memory that outlives the process.
@@ -163,9 +165,10 @@ func New(c Config) (*Service, error) {
 		XprtSec: func() []string { return c.Settings().TLS.XprtSec },
 		Removed: s.dropExport,
 	})
+	s.gss = s.newKerberos()
 	s.RPC = rpc.NewServer(rpc.ServerConfig{
 		Programs: s.Programs, Observer: s.Recorder, Paced: s.Table.Limited, Workers: cfg.Workers, Journal: replies,
-		Logger: c.Log.Slog("rpc"), GSS: s.newKerberos(), MayServe: s.mayServe(),
+		Logger: c.Log.Slog("rpc"), GSS: s.gss, MayServe: s.mayServe(),
 	})
 	s.LimitMapped(cfg.MappedBytes())
 	if l := s.State.Lease(); l != nil && l.Unclean {
