@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// snapshot is what a server hands over to its successor: the contexts, the one first that was unused
-// for the longest time. It is a gob value, to which fields may be added. It has the keys.
+// snapshot is what a server hands over to its successor: the contexts with their keys, least
+// recently used first. It is a gob value, to which fields may be added.
 type snapshot struct {
 	Nonce, Last uint64
 	Contexts    []snapContext
