@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 
@@ -10,6 +11,9 @@ import (
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/doctor"
 	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/krb5/creds"
+	"github.com/rstored/rstored/rpcrdma/gss"
+	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
 // errFindings ends the command with ExitFailed. The findings have said it all.
@@ -19,6 +23,7 @@ func (errFindings) Error() string { return "" }
 
 func (t *tool) doctor() *cobra.Command {
 	var fix bool
+	var service gss.Service
 	c := &cobra.Command{
 		Use:   "doctor [URL]",
 		Short: "Find what prevents NFS over RDMA from working, on the server or on a client",
@@ -37,6 +42,7 @@ modules and RDMA links. It exports nothing, admits nobody and opens no port. Mos
 need root.`,
 		Example: `  rstorectl doctor
   rstorectl doctor nfs+rdma://server/data
+  rstorectl doctor --sec krb5p nfs+tcp://server.example.org/data
   rstorectl doctor --fix`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -51,7 +57,13 @@ need root.`,
 				if err != nil {
 					return cli.Usagef("%v", err)
 				}
-				look = func(ctx context.Context) doctor.Report { return doctor.Client(ctx, doctor.This(), u) }
+				look = func(ctx context.Context) doctor.Report {
+					r := doctor.Client(ctx, doctor.This(), u)
+					if service != 0 {
+						r = append(r, doctor.Kerberos(ctx, u, service, initiate)...)
+					}
+					return r
+				}
 			}
 			r := look(cmd.Context())
 			if fix && r.Fixable() {
@@ -78,8 +90,25 @@ need root.`,
 			return err
 		},
 	}
+	c.Flags().Func("sec", "with a URL: try calls with `krb5`, krb5i or krb5p, too, with the tickets that kinit got",
+		func(s string) (err error) {
+			var ok bool
+			if service, ok = gss.ParseService(s); !ok {
+				err = fmt.Errorf("%q is not krb5, krb5i or krb5p", s)
+			}
+			return err
+		})
 	c.Flags().BoolVar(&fix, "fix", false, "ask for each remedy whether to carry it out, and do so")
 	return c
+}
+
+// initiate begins a security context with the tickets of this user.
+func initiate(ctx context.Context, host string) (rpc.Initiation, error) {
+	c, err := creds.FromCache("")
+	if err != nil {
+		return rpc.Initiation{}, err
+	}
+	return c.Initiate(ctx, host)
 }
 
 // runStep runs a command of a remedy. For commands of this program it keeps the control socket.
