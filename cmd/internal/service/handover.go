@@ -45,7 +45,9 @@ func (s *Service) Snapshot(p *upgrade.Parts) {
 		part     string
 		snapshot func() ([]byte, error)
 	}{
-		{partReplies, s.RPC.Snapshot}, {partLocks, s.LockTable.Snapshot}, {partNLM, s.NLM.Snapshot},
+		{partReplies, s.RPC.Snapshot},
+		{partLocks, s.LockTable.Snapshot},
+		{partNLM, s.NLM.Snapshot},
 		{partKerberos, s.gss.Snapshot},
 	} {
 		data, err := x.snapshot()
