@@ -48,7 +48,7 @@ func (s *Service) Snapshot(p *upgrade.Parts) {
 		{partReplies, s.RPC.Snapshot},
 		{partLocks, s.LockTable.Snapshot},
 		{partNLM, s.NLM.Snapshot},
-		{partKerberos, s.gss.Snapshot},
+		{partKerberos, s.kerberos.contexts.Snapshot},
 	} {
 		data, err := x.snapshot()
 		p.Add(x.part, data, nil, err)
@@ -79,7 +79,7 @@ func (s *Service) Restore() error {
 		return err
 	}
 	if s.From.Has(partKerberos) {
-		if err := s.From.Restore(partKerberos, s.gss.Restore); err != nil {
+		if err := s.From.Restore(partKerberos, s.kerberos.contexts.Restore); err != nil {
 			return err
 		}
 	}

@@ -22,8 +22,9 @@ import (
 
 // kerberos has the keys of the server, and knows which users principals are.
 type kerberos struct {
-	s   *Service
-	log *zap.Logger
+	s        *Service
+	log      *zap.Logger
+	contexts *gss.Server
 
 	mu     sync.Mutex
 	path   string
@@ -52,10 +53,12 @@ func (s *Service) newKerberos() *gss.Server {
 			k.log.Error("no client can use Kerberos", zap.Error(err))
 		}
 	}
-	return gss.NewServer(gss.ServerConfig{
+	k.contexts = gss.NewServer(gss.ServerConfig{
 		Acceptor: &krb5.Acceptor{Service: nfsService, Keytab: k.load},
 		Identify: k.identify, Outcome: k.outcome,
 	})
+	s.kerberos = k
+	return k.contexts
 }
 
 var errNoKeytab = errors.New("a client tried Kerberos, and there is no keytab (kerberos.keytab)")

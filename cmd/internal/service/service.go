@@ -27,7 +27,6 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
-	"github.com/rstored/rstored/rpcrdma/gss"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
@@ -69,9 +68,9 @@ type Service struct {
 
 	faults *nfs.Counters
 	// end ends lockOnHost; nil if there is none.
-	end   chan struct{}
-	ended sync.WaitGroup
-	gss   *gss.Server // the security contexts
+	end      chan struct{}
+	ended    sync.WaitGroup
+	kerberos *kerberos
 }
 
 // Files in the state directory, in memory that outlives the process.
@@ -165,10 +164,9 @@ func New(c Config) (*Service, error) {
 		XprtSec: func() []string { return c.Settings().TLS.XprtSec },
 		Removed: s.dropExport,
 	})
-	s.gss = s.newKerberos()
 	s.RPC = rpc.NewServer(rpc.ServerConfig{
 		Programs: s.Programs, Observer: s.Recorder, Paced: s.Table.Limited, Workers: cfg.Workers, Journal: replies,
-		Logger: c.Log.Slog("rpc"), GSS: s.gss, MayServe: s.mayServe(),
+		Logger: c.Log.Slog("rpc"), GSS: s.newKerberos(), MayServe: s.mayServe(),
 	})
 	s.LimitMapped(cfg.MappedBytes())
 	if l := s.State.Lease(); l != nil && l.Unclean {
