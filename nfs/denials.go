@@ -84,16 +84,16 @@ type Denials struct {
 }
 
 // Add notes that a peer was denied an export at a time, and logs it if the log has not had it
-// lately. A reason that is unknown by now is not noted.
-func (d *Denials) Add(x *Export, p *rpc.Peer, flavor rpc.AuthFlavor, now time.Time, log *slog.Logger) {
-	reason := x.Why(p, flavor)
-	if reason == "" {
-		return
+// lately. It returns the reason (Export.Why). A reason that is unknown by now is not noted.
+func (d *Denials) Add(x *Export, p *rpc.Peer, flavor rpc.AuthFlavor, now time.Time, log *slog.Logger) (reason string) {
+	if reason = x.Why(p, flavor); reason == "" {
+		return reason
 	}
 	n := Denial{Client: p.Addr.Addr().Unmap(), Export: x.Pseudo, Reason: reason, Count: 1, Last: now}
 	if d.add(n) {
 		log.Warn("a client was denied", "client", n.Client.String(), "export", n.Export, "reason", reason)
 	}
+	return reason
 }
 
 // add reports whether the denial is to be logged.

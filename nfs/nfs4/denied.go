@@ -56,9 +56,8 @@ func (k *compound) deny(path string, st nfs.Status) {
 // auditRule notes that the rules of an export have denied the call, and writes it into the audit
 // log with the reason.
 func (k *compound) auditRule(x *nfs.Export, st nfs.Status) {
-	p, flavor := &k.c.Peer, k.c.Cred.Flavor
-	k.s.cfg.Denials.Add(x, p, flavor, k.s.cfg.Now(), k.s.cfg.Logger)
-	k.auditDenied(x.Pseudo, st, "reason", x.Why(p, flavor))
+	reason := k.s.cfg.Denials.Add(x, &k.c.Peer, k.c.Cred.Flavor, k.s.cfg.Now(), k.s.cfg.Logger)
+	k.auditDenied(x.Pseudo, st, "reason", reason)
 }
 
 // auditDenied writes a refusal of an export, or of a directory that leads to exports, into the

@@ -115,6 +115,22 @@ func TestPlanDisruptions(t *testing.T) {
 				}
 				return nil
 			}},
+			{
+				"rw,no_root_squash,refer=/x@192.0.2.1",
+				[]string{"access: client 127.0.0.1 would be referred to other servers for /, and has to mount it again " +
+					"(version 4)"},
+				func() error {
+					want := nfs.ErrMoved
+					if v == client.Version3 {
+						want = nfs.OK // version 3 has no referrals
+					}
+					_, err := c.GetAttr(ctx, root.Handle)
+					if want == nfs.OK && err != nil || want != nfs.OK && !client.IsStatus(err, want) {
+						return fmt.Errorf("it met %v", err)
+					}
+					return nil
+				},
+			},
 		} {
 			p, err := ctl.Plan(ctx, file(tc.opts))
 			if err != nil {

@@ -154,6 +154,10 @@ func (r *Running) disruptionsOf(h *disruptionList, now *nfs.Export, e *control.E
 			h.add(control.DisruptAccess, name, u, "client %v would lose access to %s", u.addr(), name)
 			continue
 		}
+		if after.Moved && !now.Moved {
+			h.add(control.DisruptAccess, name, u, "client %v would be referred to other servers for %s, and has to mount it "+
+				"again (version 4)", u.addr(), name)
+		}
 		if now.Ident != after.Ident {
 			h.add(control.DisruptHandles, name, u, "client %v would find another file system at %s", u.addr(), name)
 		}
