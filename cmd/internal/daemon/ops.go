@@ -130,7 +130,7 @@ func (d *Daemon) opsState() ops.State {
 		Workers: d.RPC.Load(),
 		Clients: d.NFS4Clients(), Sessions: d.NFS4Sessions(), Grace: d.Grace(),
 		Loops: d.devices.Ping(ctx), Volumes: d.monitor.volumes.read(d), Audit: d.audit.Counts(),
-		AuditLost: d.audit.Dropped(), Traces: d.otlp.Counts(), TLS: d.tls.Status(),
+		Lease: d.lease(), AuditLost: d.audit.Dropped(), Traces: d.otlp.Counts(), TLS: d.tls.Status(),
 	}
 	s.LocksHeld, s.LocksWaiting = d.LockTable.Count()
 	answer := true

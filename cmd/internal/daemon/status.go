@@ -30,9 +30,7 @@ func (d *Daemon) Status() control.Status {
 		NFS4Memory:    d.NFS4Memory(),
 		Process:       d.ProcessMemory(),
 	}
-	if l := d.state.Lease(); l != nil {
-		s.Lease = (*control.Lease)(new(l.Status()))
-	}
+	s.Lease = d.lease()
 	if len(s.Problems) > 0 {
 		s.State = control.StateDegraded
 	}
@@ -84,4 +82,13 @@ func (d *Daemon) SetLogLevel(level string) error {
 		return d.log.Level.UnmarshalText([]byte(level))
 	}
 	return fmt.Errorf("unknown log level %q: use debug, info, warn or error", level)
+}
+
+// lease is the state of the lease on the state directory, or nil if nodes do not share it.
+func (d *Daemon) lease() *control.Lease {
+	l := d.state.Lease()
+	if l == nil {
+		return nil
+	}
+	return (*control.Lease)(new(l.Status()))
 }

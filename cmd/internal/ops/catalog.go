@@ -25,6 +25,13 @@ var catalog = []Metric{
 	metric("rstored_build_info", gauge, labels("version", "revision", "goversion"), "Version of the program; always 1."),
 	metric("rstored_start_time_seconds", gauge, nil, "Start time of the daemon, in seconds since 1970."),
 	metric("rstored_draining", gauge, nil, "1 while the daemon stops."),
+	metric("rstored_ha_epoch", gauge, labels("node"),
+		"Claims of the lease on a shared state directory so far, by any node; node is the one that serves. Without "+
+			"ha_lease, this and the next three are missing."),
+	metric("rstored_ha_renewed_seconds", gauge, nil, "Time since the begin of the last renewal of the lease."),
+	metric("rstored_ha_slowest_renewal_seconds", gauge, nil,
+		"Duration of the slowest renewal of the lease since the start. The lease is lost at ha_lease."),
+	metric("rstored_ha_lease_seconds", gauge, nil, "Setting ha_lease."),
 	metric("rstored_exports", gauge, labels("state"), "Exports by state: served, or not opened because of an error."),
 	metric("rstored_ports", gauge, labels("transport", "state"), "Ports by state: listening, or with an error."),
 

@@ -36,6 +36,12 @@ func (s *scrape) daemon() {
 	s.put("rstored_build_info", 1, s.Build.Version, s.Build.Revision, s.Build.Go)
 	s.put("rstored_start_time_seconds", float64(s.Started.UnixNano())/1e9)
 	s.put("rstored_draining", truth(s.Draining))
+	if l := s.Lease; l != nil {
+		s.put("rstored_ha_epoch", float64(l.Epoch), l.Node)
+		s.put("rstored_ha_renewed_seconds", l.Renewed.Seconds())
+		s.put("rstored_ha_slowest_renewal_seconds", l.Slowest.Seconds())
+		s.put("rstored_ha_lease_seconds", l.Term.Seconds())
+	}
 	bad := 0
 	for _, e := range s.Exports {
 		if e.Error != "" {

@@ -22,6 +22,7 @@ type State struct {
 	Build    cli.Build
 	Started  time.Time
 	Draining bool
+	Lease    *control.Lease // nil if nodes do not share the state directory
 	Recorder *measure.Recorder
 	Stats    control.Stats
 	Exports  []control.Export
