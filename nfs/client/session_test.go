@@ -32,6 +32,9 @@ func TestURLs(t *testing.T) {
 		{"nfs+tcp://h/a?dscp=26", "", "", ""},
 		{"nfs+tcp://h/a?xprtsec=tls&dscp=26", "", "", ""},
 		{"http://h/", "", "", ""},
+		{"nfs+tcp://h:65536/a", "", "", ""},
+		{"nfs+tcp://h:0/a", "", "", ""},
+		{"nfs+rdma://[::1]:x/a", "", "", ""},
 		{"/a/b", "", "", ""},
 		{"nfs+rdma:///x", "", "", ""},
 	} {

@@ -130,6 +130,9 @@ func ParseURL(s string) (URL, error) {
 		return URL{}, fmt.Errorf("%q names no host", s)
 	}
 	if h, given, err := net.SplitHostPort(host); err == nil {
+		if n, err := strconv.ParseUint(given, 10, 16); err != nil || n == 0 {
+			return URL{}, fmt.Errorf("%q: %q is not a port number", s, given)
+		}
 		host, port = h, given
 	}
 	u.Host = net.JoinHostPort(strings.Trim(host, "[]"), port)

@@ -140,9 +140,7 @@ func (r *run) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failed++
-	if r.status != nil {
-		r.status.clear()
-	}
+	r.status.clear()
 	fmt.Fprintf(r.g.Err, "rstorectl: %v%s\n", err, hint(err, os.Geteuid()))
 }
 

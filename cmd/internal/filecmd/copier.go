@@ -35,6 +35,7 @@ type copier struct {
 	resume    bool
 	chunk     uint64 // see resumeChunk
 	sameSide  bool   // both sides are one server
+	last      bool   // no source comes after this one
 	later     later
 
 	jobs         int
@@ -82,6 +83,9 @@ func (k *copier) run(from, into *object, name string) {
 // complete waits for the copies into a directory. It then makes hard links and sets the attributes
 // of directories.
 func (k *copier) complete(into *object) {
+	if k.last {
+		k.r.status.expectAll()
+	}
 	k.wait()
 	for _, f := range k.again {
 		k.start(func() { k.linkOrCopy(f) })
@@ -180,15 +184,18 @@ func (k *copier) other(from, into *object, name string) {
 		}
 		lead := &leader{}
 		k.links[from.id()] = lead
+		k.r.status.expect(from.toCopy())
 		k.start(func() { lead.copy = k.one(from, into, name) })
 		return
 	}
+	k.r.status.expect(from.toCopy())
 	k.start(func() { k.one(from, into, name) })
 }
 
 // linkOrCopy makes a further name of a file that was copied already.
 func (k *copier) linkOrCopy(f follower) {
 	if f.lead.copy == nil { // it failed; maybe this name fares better
+		k.r.status.expect(f.from.toCopy())
 		k.one(f.from, f.into, f.name)
 		return
 	}
@@ -234,6 +241,7 @@ func (k *copier) one(from, into *object, name string) (to *object) {
 		if _, ok := errors.AsType[targetError](err); ok {
 			shown = below(into, name)
 		}
+		k.r.status.expect(-from.toCopy())
 		k.fail(shown, err)
 		return nil
 	}
@@ -362,7 +370,5 @@ func (k *copier) place(ctx context.Context, o, into *object, part, name string) 
 
 func (k *copier) progress(n int) {
 	k.bytes.Add(int64(n))
-	if k.r.status != nil {
-		k.r.status.add(n, k.spent.shares)
-	}
+	k.r.status.add(n, k.spent.shares)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -124,6 +125,10 @@ func (r *run) find(arg string, follow, missing bool) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, err := os.Lstat(abs); err != nil && strings.Contains(arg, "://") {
+		_, err = remoteURL(arg) // which says what a URL of ours looks like
+		return nil, err
+	}
 	p.name = filepath.Base(abs)
 	p.o, err = localObject(arg, follow)
 	if missing && errors.Is(err, fs.ErrNotExist) {
@@ -190,12 +195,12 @@ func (r *run) copyAll(sources []string, target string, o *copyFlags) error {
 		return cli.Usagef("%s is not a directory, so only one source can be copied there", target)
 	}
 	if !r.g.Quiet {
-		r.status = newMeter(r.g.Err, "copying")
+		r.status = newMeter(r.g.Err)
 	}
 	var sum summary
 	var here, there time.Duration
-	for _, s := range sources {
-		k, err := r.copyOne(s, dst, o)
+	for i, s := range sources {
+		k, err := r.copyOne(s, dst, o, i == len(sources)-1)
 		if err != nil {
 			var usage *cli.UsageError
 			if r.ctx.Err() != nil || errors.As(err, &usage) {
@@ -210,10 +215,8 @@ func (r *run) copyAll(sources []string, target string, o *copyFlags) error {
 			there += k.spent.there()
 		}
 	}
-	if r.status != nil {
-		r.status.finish()
-		r.status = nil
-	}
+	r.status.clear()
+	r.status = nil
 	if err := r.ctx.Err(); err != nil {
 		return err
 	}
@@ -235,8 +238,8 @@ func (r *run) copyAll(sources []string, target string, o *copyFlags) error {
 	})
 }
 
-// copyOne copies one source.
-func (r *run) copyOne(arg string, dst *place, o *copyFlags) (*copier, error) {
+// copyOne copies one source. last says that there is none after it.
+func (r *run) copyOne(arg string, dst *place, o *copyFlags, last bool) (*copier, error) {
 	src, err := r.find(arg, !o.recursive, false)
 	if err != nil {
 		return nil, err
@@ -245,7 +248,7 @@ func (r *run) copyOne(arg string, dst *place, o *copyFlags) (*copier, error) {
 		return nil, cli.Usagef("%s and %s are both on this host; use cp(1)", arg, dst.arg)
 	}
 	k := newCopier(r, src.side, dst.side, o.jobs)
-	k.recursive, k.verify, k.owner, k.resume = o.recursive, o.verify, o.owner, o.resume
+	k.recursive, k.verify, k.owner, k.resume, k.last = o.recursive, o.verify, o.owner, o.resume, last
 	if o.recursive && src.o.dir() && !o.fsync {
 		k.later.side, _ = dst.side.(lateSyncer)
 	}

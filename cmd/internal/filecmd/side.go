@@ -35,6 +35,15 @@ func (o *object) moved(into *object, name string) {
 // sparse reports whether a file has fewer bytes allocated than its size.
 func (o *object) sparse() bool { return o.attr.Used < o.attr.Size }
 
+// toCopy is the number of bytes that a copy is likely to count: none for what is no file, and the
+// allocated ones of a sparse file.
+func (o *object) toCopy() int64 {
+	if o.attr.Type != blockstore.TypeReg {
+		return 0
+	}
+	return int64(min(o.attr.Size, o.attr.Used))
+}
+
 // id tells the names of one file apart from those of others.
 type id struct{ fsid, file uint64 }
 

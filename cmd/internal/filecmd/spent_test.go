@@ -48,7 +48,7 @@ func TestSpent(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			k, err := u.copyOne(c.from, dst, &copyFlags{jobs: 1})
+			k, err := u.copyOne(c.from, dst, &copyFlags{jobs: 1}, true)
 			if err != nil || u.failed > 0 {
 				t.Fatal(err, r.said.String())
 			}
