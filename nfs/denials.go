@@ -56,11 +56,11 @@ func (r *ClientRule) who() string {
 	return r.CIDR.String()
 }
 
-// Denial is a client that the rules of an export have denied.
+// Denial is a client that the rules of an export, or the setting nfs_versions, have denied.
 type Denial struct {
 	Client netip.Addr
-	Export string // its name
-	Reason string // see Export.Why
+	Export string // its name; empty if the client asked for a version that is not served
+	Reason string // see Export.Why; begins with "version:" without an export
 	Count  uint64
 	Last   time.Time
 }
@@ -94,6 +94,17 @@ func (d *Denials) Add(x *Export, p *rpc.Peer, flavor rpc.AuthFlavor, now time.Ti
 		log.Warn("a client was denied", "client", n.Client.String(), "export", n.Export, "reason", reason)
 	}
 	return reason
+}
+
+// AddVersion notes that a peer asked for a version of NFS that is not served at a time, and logs it
+// if the log has not had it lately. A client that negotiates goes on with another version.
+func (d *Denials) AddVersion(p *rpc.Peer, version string, now time.Time, log *slog.Logger) {
+	n := Denial{
+		Client: p.Addr.Addr().Unmap(), Reason: "version: NFS version " + version + " is not served", Count: 1, Last: now,
+	}
+	if d.add(n) {
+		log.Info("a client asked for a version that is not served", "client", n.Client.String(), "version", version)
+	}
 }
 
 // add reports whether the denial is to be logged.

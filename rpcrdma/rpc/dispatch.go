@@ -134,6 +134,9 @@ func (s *Server) route(c *Call) bool {
 		c.proc, c.stats, c.row = &p.Procs[c.Proc], &s.stats[i][c.Proc], s.rows[i]+int(c.Proc)
 		return true
 	}
+	if s.unserved != nil {
+		s.unserved(&c.Peer, c.Prog, c.Vers)
+	}
 	if high == 0 && low != 0 {
 		s.faults[progUnavail].Add(1)
 		encodeAccepted(&c.Res, c.XID, ProgUnavail)

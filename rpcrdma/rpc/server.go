@@ -33,6 +33,9 @@ type ServerConfig struct {
 	// MayServe, if not nil, reports whether this server may still tell clients anything. It is asked
 	// before a call is executed and before its reply is sent; without it the call has no answer.
 	MayServe func() bool
+	// Unserved, if not nil, is told of each call of a program or of a version that is not served. It
+	// must not wait, and not keep the peer.
+	Unserved func(p *Peer, prog, vers uint32)
 	// Observer, if not nil, observes every call that was served.
 	Observer Observer
 	// Paced reports whether any client is under a limit that a Proc's Pace knows of. It is called
@@ -58,6 +61,7 @@ type Server struct {
 	observer Observer
 	paced    func() bool
 	mayServe func() bool // nil: always
+	unserved func(p *Peer, prog, vers uint32)
 	log      *slog.Logger
 	epoch    time.Time // the server's start, for its clock
 	tracing  atomic.Bool
@@ -83,7 +87,7 @@ func NewServer(cfg ServerConfig) *Server {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	s := &Server{
 		programs: cfg.Programs, log: cfg.Logger, observer: cfg.Observer, paced: cfg.Paced, epoch: time.Now(),
-		load: Load{Workers: cfg.Workers}, gss: cfg.GSS, mayServe: cfg.MayServe,
+		load: Load{Workers: cfg.Workers}, gss: cfg.GSS, mayServe: cfg.MayServe, unserved: cfg.Unserved,
 	}
 	s.ready.L = &s.mu
 	s.busy = make([]working, cfg.Workers)

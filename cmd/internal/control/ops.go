@@ -51,10 +51,10 @@ type SlowCall struct {
 	StoreUS int64 `json:"store_us"`
 }
 
-// Denial is a client that the rules of an export have denied.
+// Denial is a client that the rules of an export, or the setting nfs_versions, have denied.
 type Denial struct {
 	Client string    `json:"client"`
-	Export string    `json:"export"`
+	Export string    `json:"export"` // empty if it asked for a version that is not served
 	Reason string    `json:"reason"` // the rule and its option
 	Count  uint64    `json:"count"`
 	Last   time.Time `json:"last"`

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
@@ -49,5 +50,40 @@ func TestDenialsAreSaid(t *testing.T) {
 		if !found {
 			t.Errorf("%s: %+v", export, list)
 		}
+	}
+}
+
+// TestVersionIsSaid: a client that asks for a version of NFS which is not served is listed with that
+// version, whether the program, its version or the minor version is missing.
+func TestVersionIsSaid(t *testing.T) {
+	for _, c := range []struct {
+		serves string
+		asks   client.Version
+		want   string
+	}{
+		{config.Version41, client.Version3, "3"}, {config.Version41, client.Version42, "4.2"},
+		{config.Version3, client.Version42, "4"},
+	} {
+		cfg := testConfig(t, t.TempDir()+"=/a 127.0.0.0/8")
+		cfg.NFSVersions = []string{c.serves}
+		d, ctl := startDaemon(t, cfg)
+		for _, p := range d.Ports() {
+			if p.Transport != control.TransportTCP {
+				continue
+			}
+			dialer := dial.Dialer{Version: c.asks}
+			if fs, err := dialer.FS(t.Context(), "nfs+tcp://"+p.Addresses[0]+"/a"); err == nil {
+				if _, err = fs.Open("."); err == nil {
+					t.Errorf("%v is served", c.asks)
+				}
+			}
+			_ = dialer.Close()
+		}
+		list, err := ctl.Denials(t.Context())
+		if err != nil || len(list) != 1 || list[0].Export != "" ||
+			list[0].Reason != "version: NFS version "+c.want+" is not served" {
+			t.Errorf("%s of a server with %s: %+v, %v", c.want, c.serves, list, err)
+		}
+		stopDaemon(t, d)
 	}
 }

@@ -23,8 +23,12 @@ func (r *Report) denials(list []control.Denial, now time.Time) {
 		if n.Count > 1 {
 			times = fmt.Sprintf(", %d times", n.Count)
 		}
-		r.add(Warn, "denied", letIn(n), "%s %s was denied export %s: %s%s", n.Last.Local().Format(time.DateTime),
-			n.Client, n.Export, n.Reason, times)
+		what := "export " + n.Export
+		if n.Export == "" {
+			what = "service"
+		}
+		r.add(Warn, "denied", letIn(n), "%s %s was denied %s: %s%s", n.Last.Local().Format(time.DateTime), n.Client, what,
+			n.Reason, times)
 	}
 	if shown > recentMax {
 		r.add(Warn, "denied", "read the audit log", "%d more clients were denied lately", shown-recentMax)
@@ -36,6 +40,9 @@ func letIn(n control.Denial) string {
 	option, _, _ := strings.Cut(n.Reason, ",")
 	show := fmt.Sprintf("'rstorectl export show %s'", n.Export)
 	switch {
+	case strings.HasPrefix(n.Reason, "version:"):
+		return "nothing, if the client goes on with another version; else mount with vers= of one that is served, or add " +
+			"the version to nfs_versions"
 	case strings.HasPrefix(n.Reason, "pkey:"):
 		return fmt.Sprintf("connect in a partition of the export, which %s lists under pkeys", show)
 	case option == "secure":

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rstored/rstored/cmd/internal/control"
@@ -27,9 +28,13 @@ func public(ports []control.Port) bool {
 // ports checks the ports. h is nil for a server of another host.
 func (r *Report) ports(h *Host, ports []control.Port, pid int) {
 	serving := make(map[string]bool)
+	tcpPort := uint16(0) // the first, where MOUNT is too
 	for _, p := range ports {
 		if len(p.Addresses) > 0 {
 			serving[p.Transport] = true
+			if a, err := netip.ParseAddrPort(p.Addresses[0]); err == nil && p.Transport == control.TransportTCP && tcpPort == 0 {
+				tcpPort = a.Port()
+			}
 			r.ok("port", "%s %s listens on %s", p.Transport, p.Listen, strings.Join(p.Addresses, " "))
 		}
 		if p.Error != "" {
@@ -53,17 +58,17 @@ func (r *Report) ports(h *Host, ports []control.Port, pid int) {
 			"nothing is served over TCP, by which mount(8) asks for an export before it uses RDMA")
 	}
 	if h != nil {
-		r.portmap(h, serving[control.TransportPortmap], pid)
+		r.portmap(h, serving[control.TransportPortmap], tcpPort, pid)
 	}
 }
 
 // portmap checks which process answers portmap queries.
-func (r *Report) portmap(h *Host, ours bool, pid int) {
+func (r *Report) portmap(h *Host, ours bool, tcpPort uint16, pid int) {
+	clients := "for version 3, clients mount with " + withoutPortmap(strconv.Itoa(int(cmp.Or(tcpPort, nfsPort))))
 	list := h.listeners("tcp", portmapPort)
 	for _, o := range h.owners(list) {
 		if o.pid != pid {
-			r.add(Warn, "portmap", "clients give port=, mountport=2049,mountproto=tcp; "+
-				"or stop rpcbind and 'rstorectl port add portmap 0.0.0.0'",
+			r.add(Warn, "portmap", clients+"; or stop rpcbind and 'rstorectl port add portmap 0.0.0.0'",
 				"port %d is held by %v, which does not know of rstored", portmapPort, o)
 			return
 		}
@@ -71,12 +76,17 @@ func (r *Report) portmap(h *Host, ours bool, pid int) {
 	switch {
 	case ours:
 	case len(list) > 0:
-		r.add(Warn, "portmap", "run this as root to see by whom; clients give port=, mountport=2049,mountproto=tcp",
+		r.add(Warn, "portmap", "run this as root to see by whom; "+clients,
 			"port %d is held by another user's process, probably rpcbind", portmapPort)
 	default:
-		r.ok("portmap", "port %d is free; clients give port= and mountport= when they mount, unless 'rstorectl port add "+
-			"portmap 0.0.0.0' serves it", portmapPort)
+		r.add(OK, "portmap", clients+"; or 'rstorectl port add portmap 0.0.0.0' answers there",
+			"port %d is free: nobody tells clients of version 3 the ports", portmapPort)
 	}
+}
+
+// withoutPortmap are the options of a mount of version 3 that asks no port mapper.
+func withoutPortmap(tcpPort string) string {
+	return fmt.Sprintf("-o vers=3,nolock,mountproto=tcp,mountport=%s, and port=%s over TCP", tcpPort, tcpPort)
 }
 
 func (r *Report) devices(h *Host, devices []control.Device) {

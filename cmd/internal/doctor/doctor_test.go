@@ -194,7 +194,7 @@ func TestServer(t *testing.T) {
 			files{"proc/net/tcp": tcp111, "proc/5/comm": "rpcbind\n", "proc/5/fd/3": "->socket:[4713]"},
 			nil,
 			Warn, "portmap",
-			[]string{"held by rpcbind (pid 5)", "mountport=2049"},
+			[]string{"held by rpcbind (pid 5)", "vers=3,nolock,mountproto=tcp,mountport=2049"},
 		},
 		{"somebody's portmap", files{"proc/net/tcp": tcp111}, nil, Warn, "portmap", []string{"another user's process"}},
 		{"our portmap", files{"proc/net/tcp": tcp111, "proc/42/fd/8": "->socket:[4713]"}, func(d *daemon) {
@@ -379,6 +379,15 @@ func TestServer(t *testing.T) {
 			[]string{"10.0.0.9 was denied export /data: secure, of the rule for 10.0.0.0/8: port, 2 times", "noresvport"},
 		},
 		{
+			"a client of another version", nil, func(d *daemon) {
+				d.denied = []control.Denial{{
+					Client: "10.0.0.9", Reason: "version: NFS version 3 is not served", Count: 1, Last: time.Now(),
+				}}
+			},
+			Warn, "denied",
+			[]string{"10.0.0.9 was denied service: version: NFS version 3 is not served", "nfs_versions"},
+		},
+		{
 			"an old failure", nil, func(d *daemon) { d.dead = []control.PostMortem{{Time: time.Now().Add(-2 * recent)}} }, OK,
 			"post-mortem", nil,
 		},
@@ -386,7 +395,7 @@ func TestServer(t *testing.T) {
 			for range recentMax + 2 {
 				d.dead = append(d.dead, control.PostMortem{Time: time.Now()})
 			}
-		}, Warn, "post-mortem", []string{"2 more", "rstorectl clients --failed"}},
+		}, Warn, "post-mortem", []string{"2 more", "rstorectl connections --failed"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := well()

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -73,7 +74,7 @@ func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, loca
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		r.add(Warn, "connect", "mount, then see dmesg here and 'rstorectl clients --failed' on the server; "+
+		r.add(Warn, "connect", "mount, then see dmesg here and 'rstorectl connections --failed' on the server; "+
 			"to try it from here, install rstored-rdma, whose rstorectl uses the kernel's RDMA devices, "+
 			"or use a host or network namespace without rdma_rxe",
 			"RDMA cannot be tried from %v: UDP port %d is taken, on the other addresses of its interface too; "+
@@ -156,9 +157,9 @@ func connectHint(e end, dev rdma.Device, at netip.AddrPort) string {
 			return "there is address translation (NAT) between here and the server, which RoCE does not pass; " +
 				"use a network without, such as the host's for a container"
 		case cm.ConsumerDefined, cm.NoResources:
-			return "on the server: 'rstorectl clients --failed' says why it was refused"
+			return "on the server: 'rstorectl connections --failed' says why it was refused"
 		}
-		return "on the server: 'rstorectl clients --failed'"
+		return "on the server: 'rstorectl connections --failed'"
 	case rdma.Unreachable:
 		if e.other {
 			return "see that the device there is up, and that rstored serves RDMA by a device of the same kind: " +
@@ -293,5 +294,24 @@ func (r *Report) probeTCP(ctx context.Context, host, path string, level Level) {
 	const other = "something other than NFS version 3 may serve that port: 'rstorectl port list' on the server"
 	if r.null(ctx, c.RPC(), "TCP", 0, other) {
 		r.mount(ctx, c, "TCP", path, from, level)
+		r.portmapper(ctx, host)
 	}
+}
+
+// portmapper tries the port mapper of a server that speaks version 3.
+func (r *Report) portmapper(ctx context.Context, host string) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	server, port, err := net.SplitHostPort(host)
+	if err != nil {
+		return
+	}
+	at := net.JoinHostPort(server, strconv.Itoa(portmapPort))
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", at)
+	if err != nil {
+		r.add(OK, "portmap", "mount version 3 with "+withoutPortmap(port), "no port mapper answers at %s", at)
+		return
+	}
+	_ = conn.Close()
+	r.ok("portmap", "a port mapper answers at %s", at)
 }

@@ -34,6 +34,7 @@ const (
 	recentMax = 8
 
 	portmapPort = 111
+	nfsPort     = 2049
 	// jumboMTU is an interface MTU that has room for the largest path MTU, 4096.
 	jumboMTU = 4200
 	pathMax  = 4096
@@ -288,7 +289,7 @@ func (r *Report) postMortems(list []control.PostMortem, now time.Time) {
 	}
 	switch {
 	case shown > recentMax:
-		r.add(Warn, "post-mortem", "rstorectl clients --failed", "%d more RDMA connections failed lately", shown-recentMax)
+		r.add(Warn, "post-mortem", "rstorectl connections --failed", "%d more RDMA connections failed lately", shown-recentMax)
 	case shown == 0:
 		r.ok("post-mortem", "no RDMA connection has failed lately")
 	}

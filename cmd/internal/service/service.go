@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 
 	"go.uber.org/zap"
@@ -21,6 +22,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/cmd/internal/upgrade"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/hosts"
 	"github.com/rstored/rstored/nfs/idmap"
 	"github.com/rstored/rstored/nfs/lock"
@@ -167,6 +169,7 @@ func New(c Config) (*Service, error) {
 	s.RPC = rpc.NewServer(rpc.ServerConfig{
 		Programs: s.Programs, Observer: s.Recorder, Paced: s.Table.Limited, Workers: cfg.Workers, Journal: replies,
 		Logger: c.Log.Slog("rpc"), GSS: s.newKerberos(), MayServe: s.mayServe(),
+		Unserved: s.unserved,
 	})
 	s.LimitMapped(cfg.MappedBytes())
 	if l := s.State.Lease(); l != nil && l.Unclean {
@@ -175,6 +178,16 @@ func New(c Config) (*Service, error) {
 		s.ended.Go(s.lockOnHost)
 	}
 	return s, nil
+}
+
+// unserved is rpc.ServerConfig.Unserved: it notes clients that ask for a version of NFS which is not
+// among the setting nfs_versions.
+func (s *Service) unserved(p *rpc.Peer, prog, vers uint32) {
+	switch {
+	case prog == nfs3.Program && vers >= 2 && vers <= nfs4.Version, // others are probes, as of rpcinfo
+		prog == nfs3.MountProgram && vers == nfs3.MountVersion:
+		s.Denied.AddVersion(p, strconv.FormatUint(uint64(vers), 10), clock.Now(), s.Log.Slog("nfs"))
+	}
 }
 
 // mayServe is rpc.ServerConfig.MayServe.
