@@ -15,7 +15,7 @@ var about = map[string]string{
 	"verbs-rxe-dmabuf-knfsd":   "the case verbs-rxe-dmabuf with the kernel's server, version 4.2",
 	"verbs-rxe-device-removed": "the RDMA device of the server taken away and added again under load, twice",
 	"verbs-siw-device-removed": "the same on siw",
-	"verbs-rxe-post-mortem": "a client that vanishes under load, then the server's device: what rstorectl clients " +
+	"verbs-rxe-post-mortem": "a client that vanishes under load, then the server's device: what rstorectl connections " +
 		"--failed says of both, on rxe",
 	"verbs-rxe-churn": "500 mounts and more than 4000 connections of the Go client on libibverbs and rxe, " +
 		"among them refused ones and some that are given up or killed while they are made; what both kernels and the " +

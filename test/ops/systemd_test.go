@@ -189,7 +189,7 @@ func TestSystemd(t *testing.T) {
 		c.run("head -c 100M /dev/urandom >/srv/data/big; (exec 3<>/dev/tcp/127.0.0.1/2049; exec sleep 1000) >/dev/null " +
 			"2>&1 </dev/null & echo $! >/tmp/holder")
 		// The oldest connection over TCP, which nobody uses.
-		const held = `rstorectl clients -o json | tr -d ' \n' | grep -oE '\{[^{}]*\}' |
+		const held = `rstorectl connections -o json | tr -d ' \n' | grep -oE '\{[^{}]*\}' |
 			grep '"transport":"tcp"' | grep '"calls":0[,}]' |
 			sed 's/.*"address":"\([^"]*\)".*"since":"\([^"]*\)".*/\2 \1/' | sort | head -n 1 | grep 127.0.0.1`
 		c.wait(held)

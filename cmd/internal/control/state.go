@@ -60,7 +60,7 @@ type NFS4Session struct {
 	Slots uint32 `json:"slots"`
 	Used  int    `json:"used"`
 	Busy  int    `json:"busy"`
-	// MaxRequest and MaxResponse are sizes in bytes. Kept is the size of the cached replies.
+	// MaxRequest and MaxResponse are sizes in bytes. CachedReplies is that of the cached replies.
 	MaxRequest    uint32 `json:"max_request"`
 	MaxResponse   uint32 `json:"max_response"`
 	CachedReplies int    `json:"cached_reply_bytes"`

@@ -371,7 +371,7 @@ func TestCommands(t *testing.T) {
 		{[]string{"slow", "-n", "0"}, 2, "at least 1"},
 		{[]string{"reload"}, 1, "rstored.yaml: no"},
 		{[]string{"log-level", "debug"}, 0, ""},
-		{[]string{"capture", "-w", file}, 0, "captured 10 bytes"},
+		{[]string{"capture", "-w", file}, 0, "captured 10 B"},
 		{[]string{"capture", "-w", "-"}, 0, "0123456789"},
 		{[]string{"capture", "-w", "-", "--peer", "10.0.0.9", "--qp", "0x1234", "-c", "7", "-s", "64"}, 0, "0123456789"},
 		{[]string{"capture", "-w", "-", "--peer", "host"}, 2, "not an IP address"},

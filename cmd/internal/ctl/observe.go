@@ -29,7 +29,8 @@ func (t *tool) status() *cobra.Command {
 				s.State, s.Version, s.PID, time.Duration(s.UptimeSeconds)*time.Second, dash(s.Config), s.StateDir)
 			fmt.Fprintf(w, "log level\t%s\nexports\t%d\nports\t%d\nclients\t%d\ndevices\t%s\n",
 				s.LogLevel, s.Exports, s.Ports, s.Clients, dash(strings.Join(s.Devices, " ")))
-			fmt.Fprintf(w, "NFS version 4 state\t%d of %d bytes\n", s.NFS4Memory.Bytes, s.NFS4Memory.Limit)
+			fmt.Fprintf(w, "NFS version 4 state\t%s of at most %s (nfs4_memory)\n", size(s.NFS4Memory.Bytes),
+				size(s.NFS4Memory.Limit))
 			printMemory(w, &s.Process)
 			if l := s.Lease; l != nil {
 				fmt.Fprintf(w, "lease	node %q, epoch %d, renewed %v ago, ends %v after that; slowest renewal %v\n", l.Node, l.Epoch,
@@ -45,12 +46,14 @@ func (t *tool) status() *cobra.Command {
 	}
 }
 
+// size is a number of bytes in words.
+func size[T int | int64 | uint32 | uint64](n T) string { return top.Size(uint64(max(n, 0))) }
+
 // printMemory says what of the memory that top and ps show for the server is its own.
 func printMemory(w io.Writer, m *control.ProcessMemory) {
 	if m.Resident == 0 {
 		return // an earlier server
 	}
-	size := func(n int64) string { return top.Size(uint64(max(n, 0))) }
 	fmt.Fprintf(w, "memory\t%s (RES of top, RSS of ps): %s of its own, %s of page cache that it lends\n",
 		size(m.Resident), size(m.Own), size(m.Lent))
 	if m.Limit == 0 {
@@ -61,14 +64,14 @@ func printMemory(w io.Writer, m *control.ProcessMemory) {
 		"memory\n", size(m.Mapped), size(m.Limit))
 }
 
-func (t *tool) clients() *cobra.Command {
+func (t *tool) connections() *cobra.Command {
 	var failed bool
 	all := list(t, (*control.Dialer).Clients,
 		"ADDRESS\tTRANSPORT\tXPRTSEC\tLOCAL\tSINCE\tCALLS\tCREDITS\tIN USE\tMEMORY\tNAME",
 		func(c *control.Client) []any {
 			var credits, used, memory any = "-", "-", "-" // TCP has no credits
 			if r := c.RDMA; r != nil {
-				credits, used, memory = r.Credits, r.InUse, r.Memory
+				credits, used, memory = r.Credits, r.InUse, size(r.Memory)
 			}
 			return []any{
 				c.Address, c.Transport, dash(c.XprtSec), c.Local, c.Since.Local().Format(time.DateTime), c.Calls,
@@ -77,9 +80,11 @@ func (t *tool) clients() *cobra.Command {
 		})
 	postMortems := show(t, (*control.Dialer).PostMortems, printPostMortems)
 	c := &cobra.Command{
-		Use:   "clients",
-		Short: "List the connected clients, or RDMA connections that failed",
-		Long: `List the connected clients. With --failed, list the RDMA connections that failed and
+		Use:     "connections",
+		Aliases: []string{"clients"},
+		Short:   "List the connections of clients, or RDMA connections that failed",
+		Long: `List the connections of clients, of all versions of NFS. 'client list' is about the state that
+clients of version 4 have. With --failed, list the RDMA connections that failed and
 the refused requests for one, the latest first: the request, the agreed parameters, the
 cause, and the remedy. The server keeps the last 64 of them until it ends.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -206,7 +211,7 @@ packets. Packets of the connection manager belong to no queue pair.`,
 			n := &counter{w: out}
 			err = t.daemon().Capture(ctx, spec, n)
 			if !t.g.Quiet && (err == nil || errors.Is(err, context.DeadlineExceeded)) {
-				fmt.Fprintf(t.g.Err, "captured %d bytes\n", n.n)
+				fmt.Fprintf(t.g.Err, "captured %s\n", size(n.n))
 			}
 			return err
 		},

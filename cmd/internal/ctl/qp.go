@@ -62,7 +62,7 @@ func (t *tool) qpShow() *cobra.Command {
 			i := slices.IndexFunc(list, func(q control.QP) bool { return q.QPN == n })
 			if i < 0 {
 				return fmt.Errorf("there is no queue pair %#x; rstorectl qp list shows those that there are, "+
-					"rstorectl clients --failed those that failed", n)
+					"rstorectl connections --failed those that failed", n)
 			}
 			q := &list[i]
 			return t.g.Print(q, func(w io.Writer) {

@@ -91,7 +91,10 @@ func (t *tool) sessions() *cobra.Command {
 			"SESSION\tCLIENT\tVERSION\tSLOTS\tUSED\tBUSY\tREQUEST\tRESPONSE\tCACHED",
 			func(s *control.NFS4Session) []any {
 				version := fmt.Sprintf("4.%d", s.Minor)
-				return []any{s.ID, s.Client, version, s.Slots, s.Used, s.Busy, s.MaxRequest, s.MaxResponse, s.CachedReplies}
+				return []any{
+					s.ID, s.Client, version, s.Slots, s.Used, s.Busy, size(s.MaxRequest), size(s.MaxResponse),
+					size(s.CachedReplies),
+				}
 			}),
 	}
 }

@@ -85,7 +85,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	}
 	d.listener = sock
 	d.control = control.NewServer(d, access, log.Library("control"), d.auditAction)
-	if err := d.makeRooms(load, opener, noUmask, from); err != nil {
+	if err := d.makeComponents(load, opener, noUmask, from); err != nil {
 		return nil, err
 	}
 	if err := d.applyOTLP(cfg); err != nil {
@@ -141,8 +141,8 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	return d, nil
 }
 
-// makeRooms makes the service, the devices and the ports. They do not serve yet.
-func (d *Daemon) makeRooms(load func() (*config.Config, error), opener *devices.Opener, noUmask bool,
+// makeComponents makes the service, the devices and the ports. They do not serve yet.
+func (d *Daemon) makeComponents(load func() (*config.Config, error), opener *devices.Opener, noUmask bool,
 	from *upgrade.Predecessor,
 ) (err error) {
 	cfg, fds := d.cfg.Load(), posixfs.Descriptors()

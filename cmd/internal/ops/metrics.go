@@ -76,7 +76,7 @@ const (
 // deviceMetric is the metric of a counter of roce.Stats, or of verbs.Stats.
 func deviceMetric(counterName string) Metric {
 	m := Metric{Name: "rstored_rdma_device_" + snake(counterName), Type: counter, Labels: labels(
-		"device"), Help: "Counter " + counterName + " of an RDMA device."}
+		"device"), Help: deviceHelp[strings.TrimPrefix(counterName, KernelCounter)] + "."}
 	if slices.Contains(deviceGauges, counterName) {
 		m.Type = gauge
 	} else {

@@ -68,7 +68,7 @@ func TestNames(t *testing.T) {
 		if m.Type == histogram && !strings.HasSuffix(m.Name, "_seconds") {
 			t.Errorf("%s has no unit", m.Name)
 		}
-		if !strings.HasSuffix(m.Help, ".") {
+		if !strings.HasSuffix(m.Help, ".") || m.Help == "." {
 			t.Errorf("the help of %s is no sentence", m.Name)
 		}
 	}

@@ -96,13 +96,13 @@ func refusalHint(r *roce.Record) string {
 	case cm.InvalidTransport, cm.UnsupportedRequest:
 		return "the client is no RDMA-CM client of reliable connections; mount with proto=rdma"
 	case cm.NoResources:
-		return "too many connections are being set up, or no queue pair is free: see 'rstorectl clients' for who " +
+		return "too many connections are being set up, or no queue pair is free: see 'rstorectl connections' for who " +
 			"has them"
 	case cm.ConsumerDefined:
 		if strings.Contains(r.Note.Why, "responder resources") {
 			return "the client must serve RDMA READ: a client that sets responder resources to 0 cannot write files"
 		}
-		return "the server has no room for one more client: see 'rstorectl clients' for who is connected"
+		return "the server has no room for one more client: see 'rstorectl connections' for who is connected"
 	}
 	return report
 }

@@ -32,7 +32,7 @@ func TestHints(t *testing.T) {
 		{roce.Record{Outcome: rdma.Refused, Reason: cm.InvalidServiceID}, "rstorectl port list"},
 		{roce.Record{Outcome: rdma.Refused, Reason: cm.InvalidGID}, "NAT"},
 		{roce.Record{Outcome: rdma.Refused, Reason: cm.InvalidTransport}, "proto=rdma"},
-		{roce.Record{Outcome: rdma.Refused, Reason: cm.NoResources}, "rstorectl clients"},
+		{roce.Record{Outcome: rdma.Refused, Reason: cm.NoResources}, "rstorectl connections"},
 		{roce.Record{Outcome: rdma.Refused, Reason: cm.ConsumerDefined, Note: rdma.Note{Why: "there are 1024 " +
 			"connections already"}}, "no room for one more"},
 		{roce.Record{Outcome: rdma.Refused, Reason: cm.InvalidMTU}, "should not happen"},

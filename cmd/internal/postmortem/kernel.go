@@ -201,13 +201,13 @@ func kernelRefusal(r *verbs.Record) string {
 		return "the client must serve RDMA READ: a client that sets responder resources to 0 cannot write files"
 	case errors.Is(r.Err, rdma.ErrNoResources):
 		return fmt.Sprintf(
-			"%s, or the memory that may be locked, has no room for one more: see 'rstorectl clients', 'rdma "+
+			"%s, or the memory that may be locked, has no room for one more: see 'rstorectl connections', 'rdma "+
 				"resource show', and LimitMEMLOCK",
 			r.Device,
 		)
 	case r.Reason == uint16(cm.ConsumerDefined):
 		return fmt.Sprintf(
-			"the server has no room for one more client: see 'rstorectl clients' for who is connected; file "+
+			"the server has no room for one more client: see 'rstorectl connections' for who is connected; file "+
 				"systems are mounted with port=%d",
 			config.RDMAPort,
 		)
