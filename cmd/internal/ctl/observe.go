@@ -64,7 +64,7 @@ func printMemory(w io.Writer, m *control.ProcessMemory) {
 		"memory\n", size(m.Mapped), size(m.Limit))
 }
 
-func (t *tool) connections() *cobra.Command {
+func (t *tool) clients() *cobra.Command {
 	var failed bool
 	all := list(t, (*control.Dialer).Clients,
 		"ADDRESS\tTRANSPORT\tXPRTSEC\tLOCAL\tSINCE\tCALLS\tCREDITS\tIN USE\tMEMORY\tNAME",

@@ -76,17 +76,10 @@ server by URL (ls, cat, cp, put, get, ...), and mounts it (mount, umount, mounts
 		&cobra.Group{ID: groupFiles, Title: "File commands:"},
 	)
 	for _, c := range []*cobra.Command{
-<<<<<<< HEAD
 		t.export(), t.exportfs(), t.snapshot(), t.port(), t.pkey(), t.device(), t.plan(), t.applyFile(), t.rollback(),
 		t.history(), t.drift(), t.status(), t.clients(), t.client(), t.sessions(), t.locks(), t.grace(), t.ha(), t.qp(),
 		t.stats(), t.top(), t.slow(), t.trace(), t.ops(), t.doctor(), t.supportBundle(), t.perf(), t.capture(), t.reload(),
 		t.upgrade(), t.idmap(), t.importFiles(), t.logLevel(),
-=======
-		t.export(), t.exportfs(), t.port(), t.pkey(), t.device(), t.plan(), t.applyFile(), t.rollback(), t.history(),
-		t.drift(), t.status(), t.connections(), t.client(), t.sessions(), t.locks(), t.grace(), t.ha(), t.qp(), t.stats(),
-		t.top(), t.slow(), t.trace(), t.ops(), t.doctor(), t.supportBundle(), t.perf(), t.capture(), t.reload(), t.upgrade(),
-		t.idmap(), t.importFiles(), t.logLevel(),
->>>>>>> 8df54db (rstorectl connections in place of clients, sizes in words, help texts of the metrics of RDMA devices)
 	} {
 		c.GroupID = groupServer
 		root.AddCommand(c)
