@@ -6,9 +6,14 @@ type Quotas interface {
 	Quota(c *Cred, h Handle) (Quota, error)
 }
 
-// Quota is the use and the limits of a user, in bytes. A limit of 0 means that there is none.
+// Quota is the use and the limits of a user: bytes, and numbers of files. A limit of 0 means that
+// there is none.
 type Quota struct {
-	Used, Soft, Hard uint64
+	Used, Soft, Hard            uint64
+	Files, FilesSoft, FilesHard uint64
+	// Until and FilesUntil are when exceeded soft limits become hard ones, in seconds since 1970; 0
+	// if they are not exceeded.
+	Until, FilesUntil int64
 }
 
 // Left returns how many bytes of a limit are left. avail is what the filesystem has for all users.

@@ -107,7 +107,11 @@ func (f *FS) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, e
 		}
 		return blocks * quotaBlock
 	}
-	return blockstore.Quota{Used: d.space, Soft: bytes(d.soft), Hard: bytes(d.hard)}, nil
+	return blockstore.Quota{
+		Used: d.space, Soft: bytes(d.soft), Hard: bytes(d.hard),
+		Files: d.inodes, FilesSoft: d.isoft, FilesHard: d.ihard,
+		Until: int64(d.spaceTime), FilesUntil: int64(d.inodesTime),
+	}, nil
 }
 
 // hasClones reports whether files of a filesystem can share blocks. It tries with two files

@@ -1,5 +1,5 @@
 // Package filecmd has the commands of rstorectl that work on files by URL, and the bridge: ls, cat,
-// stat, df, mkdir, rm, mv, put, get and cp. The last three are one copy between two trees, each of
+// stat, df, quota, mkdir, rm, mv, put, get and cp. The last three are one copy between two trees, each of
 // them local or remote.
 package filecmd
 
@@ -34,7 +34,7 @@ import (
 func Commands(g *cli.Globals) []*cobra.Command {
 	t := &tool{g: g}
 	return []*cobra.Command{
-		t.list(), t.cat(), t.stat(), t.df(), t.mkdir(), t.remove(), t.move(),
+		t.list(), t.cat(), t.stat(), t.df(), t.quota(), t.mkdir(), t.remove(), t.move(),
 		t.put(), t.get(), t.copy(), t.bridge(),
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,7 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
+	"github.com/rstored/rstored/nfs/rquota"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
@@ -94,7 +96,9 @@ func newRig(t *testing.T) *rig {
 	}
 	cfg := nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("secret"))}
 	four := nfs4.New(nfs4.Config{Config: cfg, Identity: []byte("test"), Boot: 1, Locks: lock.New(0)})
-	srv := rpc.NewServer(rpc.ServerConfig{Programs: append(nfs3.Programs(cfg), four.Programs()...)})
+	srv := rpc.NewServer(rpc.ServerConfig{
+		Programs: slices.Concat(nfs3.Programs(cfg), four.Programs(), rquota.Programs(cfg, time.Now)),
+	})
 	r.srv = srv
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -108,7 +108,7 @@ var law = []struct {
 		"cmd/internal/audit", "cmd/internal/certs", "cmd/internal/config", "cmd/internal/control",
 		"cmd/internal/counters", "cmd/internal/desired", "cmd/internal/devices", "cmd/internal/sockets",
 		"cmd/internal/state", "cmd/internal/telemetry", "cmd/internal/upgrade", "nfs/nfs3", "nfs/nfs4", "nfs/nlm",
-		"nfs/portmap", "rdma", "rdma/perf", "rdma/provider", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp", "rpcrdma/xdr",
+		"nfs/portmap", "nfs/rquota", "rdma", "rdma/perf", "rdma/provider", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp", "rpcrdma/xdr",
 	}},
 	{dir: "cmd/internal/exports", allow: []string{
 		"blockstore/...", "cmd/internal/config", "cmd/internal/control", "cmd/internal/desired",
@@ -210,7 +210,7 @@ func allowed(rel, imp string, allow []string) bool {
 func TestLeasesGoByTheirClock(t *testing.T) {
 	wall := map[string]string{"nfs/nfs4/server.go": "cfg.Wall = time.Now"} // times of files
 	reads := regexp.MustCompile(`\btime\.(Now|Since|Until)\b`)
-	for _, dir := range []string{"nfs", "nfs/state", "nfs/lock", "nfs/nfs3", "nfs/nfs4", "nfs/nlm"} {
+	for _, dir := range []string{"nfs", "nfs/state", "nfs/lock", "nfs/nfs3", "nfs/nfs4", "nfs/nlm", "nfs/rquota"} {
 		files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", dir, len(files), err)

@@ -9,6 +9,7 @@ import (
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
 	"github.com/rstored/rstored/nfs/portmap"
+	"github.com/rstored/rstored/nfs/rquota"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
@@ -23,6 +24,8 @@ var (
 		{Program: nfs4.Program, Version: nfs4.Version},
 		{Program: nfs3.MountProgram, Version: nfs3.MountVersion},
 		{Program: nfs3.ACLProgram, Version: nfs3.ACLVersion},
+		{Program: rquota.Program, Version: rquota.Version1},
+		{Program: rquota.Program, Version: rquota.Version2},
 	}
 	lockPrograms = []portmap.Service{
 		{Program: nlm.Program, Version: nlm.Version},

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -29,6 +30,7 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
+	"github.com/rstored/rstored/nfs/rquota"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
@@ -160,6 +162,7 @@ func New(c Config) (*Service, error) {
 	if len(cfg.Minors()) > 0 {
 		s.Programs = append(s.Programs, s.NFS4.Programs()...)
 	}
+	s.Programs = append(s.Programs, rquota.Programs(common, time.Now)...)
 	s.Recorder = newRecorder(s.Programs, cfg.OpsClients, c.Log.Library("store"))
 	s.ExportSet = exports.New(exports.Config{
 		State: s.State, Table: s.Table, Recorder: s.Recorder, Files: c.Files, NoUmask: c.NoUmask, Log: c.Log, From: c.From,

@@ -1,0 +1,202 @@
+// Package rquota tells users their quotas by the remote quota protocol, versions 1 and 2. There is no
+// RFC: the protocol is that of SunOS's rquotad(8), and of the package quota of Linux distributions,
+// whose rquota.x has the types. Quotas cannot be set.
+package rquota
+
+import (
+	"errors"
+	"math"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/clock"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Program is the number of the protocol. Version2 can ask for quotas of groups too.
+const (
+	Program  = 100011
+	Version1 = 1
+	Version2 = 2
+)
+
+// Procedures. The active ones tell nothing of a quota that is not enforced.
+const (
+	ProcNull      = 0
+	ProcGet       = 1
+	ProcGetActive = 2
+	ProcSet       = 3
+	ProcSetActive = 4
+)
+
+// Kinds of quotas in version 2.
+const (
+	KindUser  = 0
+	KindGroup = 1
+)
+
+// Status is the outcome of a call.
+type Status uint32
+
+// Outcomes.
+const (
+	OK      Status = 1
+	NoQuota Status = 2
+	Perm    Status = 3
+)
+
+// blockSize is the unit of the sizes on the wire, in bytes. A size is 32 bits of such blocks, so that
+// 16 TiB is the largest; more is told as that.
+const blockSize = 4096
+
+// Programs returns versions 1 and 2. Of the configuration it uses the exports and the groups, and
+// notes denials. wall is the clock of the host.
+func Programs(cfg nfs.Config, wall func() time.Time) []rpc.Program {
+	cfg.SetDefaults()
+	s := &server{cfg, wall}
+	null := rpc.Proc{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }}
+	table := func(kinds bool) []rpc.Proc {
+		get := func(c *rpc.Call, _ bool) rpc.Status { return s.get(c, kinds) }
+		return []rpc.Proc{
+			ProcNull:      null,
+			ProcGet:       {Name: "GETQUOTA", Serve: get},
+			ProcGetActive: {Name: "GETACTIVEQUOTA", Serve: get},
+			ProcSet:       {Name: "SETQUOTA", Inline: true, Serve: refuse},
+			ProcSetActive: {Name: "SETACTIVEQUOTA", Inline: true, Serve: refuse},
+		}
+	}
+	return []rpc.Program{
+		{Name: "rquota", Prog: Program, Vers: Version1, Procs: table(false)},
+		{Name: "rquota2", Prog: Program, Vers: Version2, Procs: table(true)},
+	}
+}
+
+type server struct {
+	nfs.Config
+	wall func() time.Time
+}
+
+// refuse answers SETQUOTA, whatever its arguments: nobody may.
+func refuse(c *rpc.Call, _ bool) rpc.Status {
+	c.Res.Uint32(uint32(Perm))
+	return rpc.Done
+}
+
+// get is GETQUOTA and GETACTIVEQUOTA. Quotas of the store are always active.
+func (s *server) get(c *rpc.Call, kinds bool) rpc.Status {
+	p := c.Args.String(nfs.PathMax)
+	kind := uint32(KindUser)
+	if kinds {
+		kind = c.Args.Uint32()
+	}
+	id := c.Args.Uint32()
+	if c.Args.Err() != nil {
+		return rpc.Garbage
+	}
+	q, st := s.quota(c, p, kind, id)
+	if st == statusLater {
+		return rpc.Drop // the client sends the call again
+	}
+	c.Res.Uint32(uint32(st))
+	if st == OK {
+		Encode(&c.Res, &q, s.wall())
+	}
+	return rpc.Done
+}
+
+// statusLater is of no version: the name of the client's host is being resolved.
+const statusLater Status = 0
+
+// quota looks up the quota of a user in the file system of an export. The caller learns its own
+// quota, and root those of all users; the rules of the export say who root is.
+func (s *server) quota(c *rpc.Call, p string, kind, id uint32) (q blockstore.Quota, st Status) {
+	x, _ := s.Exports.ByPath(p)
+	if x == nil || kind != KindUser {
+		return q, NoQuota
+	}
+	rule, nst := x.Admits(&c.Peer)
+	switch {
+	case nst == nfs.ErrJukebox:
+		return q, statusLater
+	case nst != nfs.OK, !rule.Protects(&c.Peer), !rule.Flavors.Has(c.Cred.Flavor):
+		s.Denials.Add(x, &c.Peer, c.Cred.Flavor, clock.Now(), s.Logger)
+		return q, Perm
+	}
+	var who blockstore.Cred
+	if !rule.Identity(&c.Cred, s.Groups, true, &who) {
+		return q, statusLater
+	}
+	switch {
+	case id == c.Cred.UID: // whoever that is here
+	case who.UID == 0:
+		who = blockstore.Cred{UID: id, GID: who.GID}
+	default:
+		return q, Perm
+	}
+	store, ok := x.FS.(blockstore.Quotas)
+	if !ok || !x.FS.Limits().Quotas {
+		return q, NoQuota
+	}
+	root, err := x.FS.Root()
+	if err == nil {
+		q, err = store.Quota(&who, root)
+	}
+	switch {
+	case errors.Is(err, blockstore.ErrPerm), errors.Is(err, blockstore.ErrAccess):
+		return q, Perm
+	case err != nil, q == blockstore.Quota{}:
+		return q, NoQuota
+	}
+	return q, OK
+}
+
+// Encode appends a quota. now is the time of the wall clock: the wire has the seconds that are left
+// of the time in which a soft limit may be exceeded.
+func Encode(e *xdr.Encoder, q *blockstore.Quota, now time.Time) {
+	blocks := func(n uint64) uint32 { return clamp((n + blockSize - 1) / blockSize) }
+	left := func(until int64) uint32 {
+		if until == 0 {
+			return 0
+		}
+		return clamp(uint64(max(until-now.Unix(), 0)))
+	}
+	e.Uint32(blockSize)
+	e.Bool(true)
+	e.Uint32s(blocks(q.Hard), blocks(q.Soft), blocks(q.Used),
+		clamp(q.FilesHard), clamp(q.FilesSoft), clamp(q.Files), left(q.Until), left(q.FilesUntil))
+}
+
+func clamp(n uint64) uint32 { return uint32(min(n, math.MaxUint32)) }
+
+// EncodeArgs appends the arguments of GETQUOTA of version 1: the quota of a user in the file system
+// that a path leads to.
+func EncodeArgs(e *xdr.Encoder, p string, uid uint32) {
+	e.String(p)
+	e.Uint32(uid)
+}
+
+// Decode reads the result of GETQUOTA. now is the time of the wall clock at which it came.
+func Decode(d *xdr.Decoder, now time.Time) (q blockstore.Quota, st Status, err error) {
+	if st = Status(d.Uint32()); st != OK {
+		if d.Err() == nil && st != NoQuota && st != Perm {
+			err = errors.New("the server's answer about a quota has an unknown status")
+		}
+		return q, st, errors.Join(err, d.Err())
+	}
+	unit := uint64(d.Uint32())
+	d.Bool()
+	for _, n := range []*uint64{&q.Hard, &q.Soft, &q.Used} {
+		*n = uint64(d.Uint32()) * unit // 2⁶⁴ is not reached
+	}
+	for _, n := range []*uint64{&q.FilesHard, &q.FilesSoft, &q.Files} {
+		*n = uint64(d.Uint32())
+	}
+	for _, at := range []*int64{&q.Until, &q.FilesUntil} {
+		if left := d.Uint32(); left != 0 {
+			*at = now.Unix() + int64(left)
+		}
+	}
+	return q, st, d.Err()
+}
