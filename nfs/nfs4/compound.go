@@ -1,7 +1,6 @@
 package nfs4
 
 import (
-	"fmt"
 	"time"
 	"unicode/utf8"
 
@@ -172,10 +171,7 @@ func (k *compound) serve() rpc.Status {
 	patch(e, k.base, uint32(st))
 	patch(e, countAt, k.index)
 	if st == nfs.ErrMinorVersMismatch {
-		k.s.cfg.Counters.Status(st)
-		if k.minor <= minorMax {
-			k.s.cfg.Denials.AddVersion(&k.c.Peer, fmt.Sprintf("4.%d", k.minor), k.s.cfg.Now(), k.s.cfg.Logger)
-		}
+		k.unservedMinor()
 	}
 	if k.executing {
 		k.finish()

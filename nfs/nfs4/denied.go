@@ -1,6 +1,7 @@
 package nfs4
 
 import (
+	"fmt"
 	"net/netip"
 	"sync"
 	"time"
@@ -58,6 +59,15 @@ func (k *compound) deny(path string, st nfs.Status) {
 func (k *compound) auditRule(x *nfs.Export, st nfs.Status) {
 	reason := k.s.cfg.Denials.Add(x, &k.c.Peer, k.c.Cred.Flavor, k.s.cfg.Now(), k.s.cfg.Logger)
 	k.auditDenied(x.Pseudo, st, "reason", reason)
+}
+
+// unservedMinor counts a compound of a minor version that is not served, and notes a client that asked
+// for one of those that the setting nfs_versions can have.
+func (k *compound) unservedMinor() {
+	k.s.cfg.Counters.Status(nfs.ErrMinorVersMismatch)
+	if k.minor <= minorMax {
+		k.s.cfg.Denials.AddVersion(&k.c.Peer, fmt.Sprintf("4.%d", k.minor), k.s.cfg.Now(), k.s.cfg.Logger)
+	}
 }
 
 // auditDenied writes a refusal of an export, or of a directory that leads to exports, into the

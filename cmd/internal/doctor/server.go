@@ -289,7 +289,8 @@ func (r *Report) postMortems(list []control.PostMortem, now time.Time) {
 	}
 	switch {
 	case shown > recentMax:
-		r.add(Warn, "post-mortem", "rstorectl connections --failed", "%d more RDMA connections failed lately", shown-recentMax)
+		r.add(Warn, "post-mortem", "rstorectl connections --failed", "%d more RDMA connections failed lately",
+			shown-recentMax)
 	case shown == 0:
 		r.ok("post-mortem", "no RDMA connection has failed lately")
 	}

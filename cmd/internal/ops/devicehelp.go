@@ -13,7 +13,7 @@ var deviceHelp = map[string]string{
 	"DropGSI":         "Packets to queue pair 1 dropped because they were no datagrams",
 	"DropPKey":        "Datagrams to queue pair 1 dropped because they were of another partition",
 	"DropQKey":        "Datagrams to queue pair 1 dropped because their Q_Key was wrong",
-	"RefusedSuspects": "Connection requests refused because connections of that host had ended by remote access errors too often",
+	"RefusedSuspects": "Connection requests refused because of many remote access errors of that host",
 	"RefusedPKey":     "Connection requests refused because the device is not in their partition",
 	"Forwarded":       "Packets that one loop passed to another",
 	"ForwardDropped":  "Packets dropped because too many waited for their loop",
