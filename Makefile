@@ -25,12 +25,13 @@ ARCHES        ?= $(shell $(GO) env GOARCH)
 FORMATS       ?= $(if $(wildcard /etc/debian_version),deb,rpm)
 RDMA          ?= auto
 PARALLEL      ?= 1
+URL           ?= https://packages.example
 SBOM          ?= no
 IMAGE         ?= rstored:$(VERSION)
 IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
 
-.PHONY: all help build build-rdma test test-ops test-rdma race lint format vulncheck bench bench-guest bench-verbs bench-scale microbench fuzz torture failover nightly plots manual demo interop packages image csi image-csi release-snapshot install install-rdma clean
+.PHONY: all help build build-rdma test test-ops test-rdma race lint format vulncheck bench bench-guest bench-verbs bench-scale microbench fuzz torture failover nightly plots manual demo interop packages release image csi image-csi release-snapshot install install-rdma clean
 
 all: build
 
@@ -189,6 +190,11 @@ $(PACKAGER):
 	mkdir -p .bin
 	GOBIN=$(CURDIR)/.bin $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm@v$(NFPM)
 	mv .bin/nfpm $@
+
+# A signed repository for apt and dnf in OUT/release, of packages that were built twice and are the same byte for byte.
+# KEY names a secret key of gpg, URL is where hosts will find the repository.
+release: $(PACKAGER)
+	GO='$(GO)' NFPM='$(CURDIR)/$(PACKAGER)' ARCHES='$(ARCHES)' FORMATS='$(FORMATS)' RDMA='$(RDMA)' KEY='$(KEY)' URL='$(URL)' deploy/package/release '$(VERSION)' '$(OUT)/release'
 
 # A container image with the static programs, and, where they can be built, those for RDMA devices with their libraries,
 # and nothing else: see docs/install.md. RDMA=yes insists on these, and RDMA=no does without. Health checks are in
