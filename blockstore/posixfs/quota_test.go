@@ -37,10 +37,12 @@ func TestQuota(t *testing.T) {
 	}{
 		{dqblk{hard: 8, soft: 4, space: 5000}, nil, blockstore.Quota{Used: 5000, Soft: 4096, Hard: 8192}, nil},
 		{
-			dqblk{space: 5000, soft: 4, spaceTime: 77, inodes: 3, isoft: 1, ihard: 9, inodesTime: 78}, nil,
+			dqblk{space: 5000, soft: 4, spaceTime: 77, inodes: 3, isoft: 1, ihard: 9, inodesTime: 78},
+			nil,
 			blockstore.Quota{
 				Used: 5000, Soft: 4096, Until: 77, Files: 3, FilesSoft: 1, FilesHard: 9, FilesUntil: 78,
-			}, nil,
+			},
+			nil,
 		},
 		{dqblk{hard: 1 << 60}, nil, blockstore.Quota{}, nil},
 		{dqblk{}, unix.ENOENT, blockstore.Quota{}, nil},

@@ -61,7 +61,8 @@ func TestVersionIsSaid(t *testing.T) {
 		asks   client.Version
 		want   string
 	}{
-		{config.Version41, client.Version3, "3"}, {config.Version41, client.Version42, "4.2"},
+		{config.Version41, client.Version3, "3"},
+		{config.Version41, client.Version42, "4.2"},
 		{config.Version3, client.Version42, "4"},
 	} {
 		cfg := testConfig(t, t.TempDir()+"=/a 127.0.0.0/8")

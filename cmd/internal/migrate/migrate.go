@@ -37,11 +37,11 @@ const (
 	nestingMax = 20       // blocks in blocks
 )
 
-// Pos is a place in a file, and Error says what is wrong there.
-type (
-	Pos   = exportsfile.Pos
-	Error = exportsfile.Error
-)
+// Pos is a place in a file.
+type Pos = exportsfile.Pos
+
+// Error says what is wrong at a place in a file.
+type Error = exportsfile.Error
 
 func errorAt(p Pos, format string, a ...any) error {
 	return &Error{Pos: p, Err: fmt.Errorf(format, a...)}
