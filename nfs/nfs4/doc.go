@@ -20,7 +20,7 @@
 //     One that changes a file without an open calls k.beginChange first. One that changes names asks
 //     k.once whether it did so before the server was killed.
 //  5. The result goes to k.c.Res. Its data of any length is bounded by k.room.
-//  6. errtable_test.go: its valid errors, from the RFC. The rig checks every status against them.
+//  6. errtable40_test.go, errtable41_test.go: its valid errors, by the RFCs. The rig checks every status.
 //  7. everyerror_test.go and random_test.go: a call of it. test/oracle checks its XDR.
 //  8. describe.go: its arguments, if a trace is to show them. once40.go, if version 4.0 has it and it
 //     may be executed twice.
