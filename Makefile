@@ -31,7 +31,7 @@ IMAGE         ?= rstored:$(VERSION)
 IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
 
-.PHONY: all help build build-rdma test test-ops test-rdma race lint format vulncheck bench bench-guest bench-verbs bench-scale microbench fuzz torture failover nightly plots manual demo interop packages release image csi image-csi release-snapshot install install-rdma clean
+.PHONY: all help build build-rdma test test-ops test-rdma test-ceph race lint format vulncheck bench bench-guest bench-verbs bench-scale microbench fuzz torture failover nightly plots manual demo interop packages release image csi image-csi release-snapshot install install-rdma clean
 
 all: build
 
@@ -72,6 +72,13 @@ test-rdma: $(LINTER)
 	$(GO) vet -C test -tags rdmacore ./...; \
 	$(GO) test -tags rdmacore ./rdma/verbs/...; \
 	$(LINTER) run --build-tags rdmacore ./rdma/verbs/...
+
+# The store in CephFS, beside a cluster of its own that is made of Debian's packages.
+test-ceph:
+	@test/ceph/run check || { [ $$? = 3 ] && echo 'make test-ceph: CephFS was not tried' >&2; exit; }; set -ex; \
+	export CGO_ENABLED=1; \
+	test/ceph/run sh -c '$(GO) vet -tags cephfs ./blockstore/cephfs && \
+		$(GO) test -tags cephfs -count=1 ./blockstore/cephfs && $(GO) test -C test -count=1 ./ceph'
 
 # The same tests with the race detector.
 race:
@@ -152,6 +159,7 @@ nightly:
 	$(MAKE) fuzz FUZZTIME=5m
 	$(MAKE) torture TORTURETIME=2h
 	$(MAKE) failover
+	$(MAKE) test-ceph
 	$(MAKE) interop
 
 # Two nodes lose power, cable, storage, daemon and more, 200 times each: about half an hour, as root.

@@ -7,6 +7,7 @@
 // at FS. The example of this page is the smallest useful store. Stores here are:
 //
 //   - blockstore/posixfs: a directory of a Linux host
+//   - blockstore/cephfs: a directory of a CephFS, by libcephfs (build tag cephfs)
 //   - blockstore/memfs: a file system in memory, for tests and scratch exports
 //   - blockstore/fault: a store with faults, around another store
 //

@@ -62,7 +62,7 @@ func testSparse(e *env) {
 	e.put(nil, f, "tail", far)
 	a := e.attr(f)
 	e.wantNot(a.Size != far+4, "size %d", a.Size)
-	e.wantNot(a.Used > 1<<20, "a hole of 5 GiB uses %d bytes", a.Used)
+	e.wantNot(a.Used > 1<<20 && !e.opts.Dense, "a hole of 5 GiB uses %d bytes", a.Used)
 	buf := bytes.Repeat([]byte{0xee}, 100)
 	n, eof, err := e.ReadAt(nil, f, buf, far-96, false)
 	e.ok(err)

@@ -93,7 +93,7 @@ func (e *env) testAllocate(x blockstore.Extents) {
 	want := append(bytes.Repeat([]byte("y"), 3), make([]byte, 90_000)...)
 	want = append(want, bytes.Repeat([]byte("y"), 100_005-90_003)...)
 	e.wantNot(e.get(nil, f) != string(want), "the hole is not where it should be")
-	e.wantNot(e.attr(f).Used >= a.Used, "the hole takes space: %d of %d", e.attr(f).Used, a.Used)
+	e.wantNot(e.attr(f).Used >= a.Used && !e.opts.Dense, "the hole takes space: %d of %d", e.attr(f).Used, a.Used)
 	e.ok(x.Deallocate(nil, f, 100_000, 1<<40))
 	e.wantNot(e.attr(f).Size != 100_005, "a hole behind the end changed the size")
 	for _, r := range [][2]uint64{{0, 0}, {1 << 63, 1}, {1<<63 - 1, 1}, {1, 1<<63 - 1}, {1<<64 - 1, 1<<64 - 1}} {

@@ -21,6 +21,8 @@ type Options struct {
 	AnyUser bool
 	// Root says that the nil identity may give objects away and make devices.
 	Root bool
+	// Dense says that Attr.Used counts holes.
+	Dense bool
 	// BigDir is the number of entries of the large directory; 0 means 10,000.
 	BigDir int
 	// Reopen closes a store and opens it again, or is nil where the contents

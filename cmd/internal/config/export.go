@@ -14,6 +14,7 @@ import (
 const (
 	TypePosix  = "posix"  // a directory of the host
 	TypeMemory = "memory" // lost at the end of the process
+	TypeCeph   = "ceph"   // a directory of a CephFS, by libcephfs
 )
 
 // Squash modes, as in exports(5).
@@ -28,7 +29,8 @@ const NobodyID = 65534
 
 // Export is one exported tree. The json form is that of the control API.
 type Export struct {
-	// Path is the directory on the host; for memory exports a label.
+	// Path is the directory on the host; for memory exports a label; for CephFS the name of the
+	// filesystem and a directory of it, FSNAME/dir.
 	Path string `mapstructure:"path" yaml:"path" json:"path"`
 	// Pseudo is where clients find it, by default "/" and Path's base name.
 	Pseudo string `mapstructure:"pseudo" yaml:"pseudo" json:"pseudo"`
@@ -133,8 +135,13 @@ func (e *Export) Normalize() error {
 		if e.Path == "" {
 			return fmt.Errorf("a memory export needs a name as its path, or a pseudo path")
 		}
+	case TypeCeph:
+		if strings.Trim(e.Path, "/") == "" {
+			return fmt.Errorf("a CephFS export needs the name of the filesystem: %s:NAME/directory", TypeCeph)
+		}
+		e.Path = strings.TrimPrefix(e.Path, "/")
 	default:
-		return fmt.Errorf("type %q is neither %s nor %s", e.Type, TypePosix, TypeMemory)
+		return fmt.Errorf("type %q is none of %s, %s and %s", e.Type, TypePosix, TypeMemory, TypeCeph)
 	}
 	e.Path = path.Clean(e.Path)
 	if strings.IndexByte(e.Path, 0) >= 0 || strings.IndexByte(e.Pseudo, 0) >= 0 {
@@ -256,7 +263,7 @@ func (c *Client) Anon() (uid, gid uint32) {
 //	PATH[=PSEUDO][(OPTION,...)] [CLIENT[(OPTION,...)]]...
 //
 // as in exports(5): fields are separated by blanks, and a blank in a path is
-// written \040. "memory:NAME" as PATH makes a memory export. Options after PATH
+// written \040. "memory:NAME" as PATH makes a memory export, "ceph:FSNAME/dir" one of CephFS. Options after PATH
 // hold for the clients that follow, and for the server's own host if none does.
 func ParseExport(s string) (Export, error) { return parseExport(s, RootSquash) }
 
@@ -274,8 +281,10 @@ func parseExport(s, squash string) (Export, error) {
 	}
 	e.Path, e.Pseudo, _ = strings.Cut(name, "=")
 	e.Path, e.Pseudo = Unescape(e.Path), Unescape(e.Pseudo)
-	if label, ok := strings.CutPrefix(e.Path, TypeMemory+":"); ok {
-		e.Type, e.Path = TypeMemory, label
+	for _, t := range []string{TypeMemory, TypeCeph} {
+		if label, ok := strings.CutPrefix(e.Path, t+":"); ok {
+			e.Type, e.Path = t, label
+		}
 	}
 	var base Client
 	if err := e.ApplyOptions(&base, opts); err != nil {

@@ -189,7 +189,8 @@ func (c *Config) readExports() error {
 // absolute resolves the path at the start of an export against the working directory, for "--export
 // data" in a shell.
 func absolute(spec string) string {
-	if spec == "" || spec[0] == '/' || strings.HasPrefix(spec, TypeMemory+":") {
+	if spec == "" || spec[0] == '/' || strings.HasPrefix(spec, TypeMemory+":") ||
+		strings.HasPrefix(spec, TypeCeph+":") {
 		return spec
 	}
 	wd, err := os.Getwd()

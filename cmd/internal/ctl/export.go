@@ -84,10 +84,14 @@ export_iops=, manage_gids, pkey=, no_host_locks, direct; docs/exports.md has the
 				return err
 			}
 			spec := args[0]
-			if typ == config.TypeMemory && !strings.HasPrefix(spec, config.TypeMemory+":") {
-				spec = config.TypeMemory + ":" + spec
-			} else if typ != "" && typ != config.TypePosix && typ != config.TypeMemory {
-				return cli.Usagef("--type %q is neither %s nor %s", typ, config.TypePosix, config.TypeMemory)
+			switch typ {
+			case "", config.TypePosix:
+			case config.TypeMemory, config.TypeCeph:
+				if !strings.HasPrefix(spec, typ+":") {
+					spec = typ + ":" + spec
+				}
+			default:
+				return cli.Usagef("--type %q is none of %s, %s and %s", typ, config.TypePosix, config.TypeMemory, config.TypeCeph)
 			}
 			e, err := parseExportArg(spec, f.clients)
 			if err != nil {
@@ -118,14 +122,15 @@ export_iops=, manage_gids, pkey=, no_host_locks, direct; docs/exports.md has the
 	}
 	f.declare(c)
 	c.Flags().StringVar(&pseudo, "pseudo", "", "`PATH` that clients see (default: / and the directory's name)")
-	c.Flags().StringVar(&typ, "type", "", "`TYPE` posix or memory")
+	c.Flags().StringVar(&typ, "type", "", "`TYPE` posix, memory or ceph")
 	return c
 }
 
 // parseExportArg reads the one-line form. The whole argument is one field:
 // blanks in it belong to the path. Its options hold for the clients, too.
 func parseExportArg(s string, clients []string) (config.Export, error) {
-	if !strings.HasPrefix(s, "/") && !strings.HasPrefix(s, config.TypeMemory+":") {
+	if !strings.HasPrefix(s, "/") && !strings.HasPrefix(s, config.TypeMemory+":") &&
+		!strings.HasPrefix(s, config.TypeCeph+":") {
 		abs, err := filepath.Abs(".")
 		if err != nil {
 			return config.Export{}, err

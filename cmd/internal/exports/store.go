@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/blockstore/cephfs"
 	"github.com/rstored/rstored/blockstore/memfs"
 	"github.com/rstored/rstored/blockstore/posixfs"
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -48,6 +50,9 @@ func (s *Set) openStore(e *config.Export, id uint32) (blockstore.FS, error) {
 			return nil, err
 		}
 		return memfs.New(memfs.Options{MaxBytes: limit, FSID: uint64(id), RootMode: memoryRootMode}), nil
+	case config.TypeCeph:
+		name, dir, _ := strings.Cut(e.Path, "/")
+		return cephfs.Open(cephfs.Options{Filesystem: name, Root: "/" + dir})
 	}
 	return nil, fmt.Errorf("no store of type %q", e.Type)
 }

@@ -27,15 +27,18 @@ func usesC(t *testing.T, tags string, programs ...string) []string {
 	return strings.Fields(string(out))
 }
 
-// TestPureGo: the programs are Go alone, and one package brings C into the build for RDMA devices.
+// TestPureGo: the programs are Go alone, and one package brings C into each of the builds for RDMA devices and
+// for CephFS.
 func TestPureGo(t *testing.T) {
 	programs := []string{"./cmd/rstored", "./cmd/rstorectl", "./deploy/csi"}
 	if got := usesC(t, "", programs...); len(got) != 0 {
 		t.Errorf("there is C in %q", got)
 	}
-	got := usesC(t, "rdmacore", programs...)
-	got = slices.DeleteFunc(got, func(p string) bool { return p == module+"/rdma/verbs" })
-	if len(got) != 0 {
-		t.Errorf("with rdmacore there is C in %q too", got)
+	for tag, pkg := range map[string]string{"rdmacore": "/rdma/verbs", "cephfs": "/blockstore/cephfs"} {
+		got := usesC(t, tag, programs...)
+		got = slices.DeleteFunc(got, func(p string) bool { return p == module+pkg })
+		if len(got) != 0 {
+			t.Errorf("with %s there is C in %q too", tag, got)
+		}
 	}
 }

@@ -78,6 +78,7 @@ var law = []struct {
 	// go-nfs over RDMA
 	{dir: "nfs/gonfs", allow: []string{"nfs/...", "rdma", "rpcrdma", "rpcrdma/rpc", "rpcrdma/xdr"}},
 	{dir: "blockstore", allow: []string{"blockstore/..."}},
+	{dir: "blockstore/cephfs", allow: []string{"blockstore"}, unix: true},
 	{dir: "blockstore/posixfs", allow: []string{"blockstore", "blockstore/boltfile"}, unix: true},
 	// a client as any other
 	{dir: "deploy/csi", allow: []string{"deploy/csi/...", "nfs", "nfs/client", "nfs/dial", "blockstore"}, unix: true},

@@ -1,0 +1,244 @@
+//go:build cephfs && linux && cgo
+
+package cephfs
+
+// #include "shim.h"
+import "C"
+
+import (
+	"container/list"
+	"encoding/binary"
+	"sync"
+
+	"github.com/rstored/rstored/blockstore"
+)
+
+const (
+	// handleLen is the length of a handle: fsid, inode number, snapshot.
+	handleLen = 24
+	// noSnap is CEPH_NOSNAP: the live tree and no snapshot.
+	noSnap = ^uint64(1)
+	// idleMost is how many objects stay known without being used.
+	idleMost = 4096
+)
+
+// object is an inode that libcephfs knows. While it is known, there is one object for a handle.
+type object struct {
+	h  blockstore.Handle
+	in *C.struct_Inode
+
+	refs int           // guarded by objects.mu
+	idle *list.Element // in objects.idle, if refs is 0
+	pins int           // Pin less Unpin; each has a reference
+
+	mu sync.Mutex
+	fh *C.Fh // open for reading and writing, once data was used
+}
+
+// objects are the objects that are known.
+type objects struct {
+	f    *FS
+	mu   sync.Mutex
+	all  map[blockstore.Handle]*object
+	idle *list.List // least recently used first
+}
+
+func (s *objects) init(f *FS) {
+	s.f, s.all, s.idle = f, make(map[blockstore.Handle]*object), list.New()
+}
+
+func (f *FS) handle(ino, snap uint64) blockstore.Handle {
+	h := blockstore.Handle{Len: handleLen}
+	binary.BigEndian.PutUint64(h.B[0:], f.fsid)
+	binary.BigEndian.PutUint64(h.B[8:], ino)
+	binary.BigEndian.PutUint64(h.B[16:], snap)
+	return h
+}
+
+// parse returns the inode number and the snapshot of a handle.
+func (f *FS) parse(h *blockstore.Handle) (ino, snap uint64, err error) {
+	if h.Len != handleLen {
+		return 0, 0, blockstore.ErrBadHandle
+	}
+	if binary.BigEndian.Uint64(h.B[0:]) != f.fsid {
+		return 0, 0, blockstore.ErrStale
+	}
+	return binary.BigEndian.Uint64(h.B[8:]), binary.BigEndian.Uint64(h.B[16:]), nil
+}
+
+// acquire returns the object of a handle, which release gives back. An unknown one is asked for at
+// the MDS: it may have been found by another gateway, or before a restart.
+func (s *objects) acquire(h blockstore.Handle) (*object, error) {
+	ino, snap, err := s.f.parse(&h)
+	if err != nil {
+		return nil, err
+	}
+	if o := s.known(h); o != nil {
+		return o, nil
+	}
+	var in *C.struct_Inode
+	if err := failed(C.rc_lookup_vino(s.f.m, C.uint64_t(ino), C.uint64_t(snap), &in)); err != nil {
+		if err == blockstore.ErrNotExist || err == blockstore.ErrInval {
+			err = blockstore.ErrStale
+		}
+		return nil, err
+	}
+	return s.adopt(h, in), nil
+}
+
+// known returns an object that is known already, or nil.
+func (s *objects) known(h blockstore.Handle) *object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.all[h]
+	if o != nil {
+		s.use(o)
+	}
+	return o
+}
+
+// use counts a user. s.mu is held.
+func (s *objects) use(o *object) {
+	if o.refs++; o.idle != nil {
+		s.idle.Remove(o.idle)
+		o.idle = nil
+	}
+}
+
+// adopt returns the object of an inode, and takes over its reference.
+func (s *objects) adopt(h blockstore.Handle, in *C.struct_Inode) *object {
+	s.mu.Lock()
+	o := s.all[h]
+	if o == nil {
+		o = &object{h: h, in: in}
+		s.all[h], in = o, nil
+	}
+	s.use(o)
+	s.mu.Unlock()
+	if in != nil {
+		C.rc_put(s.f.m, in)
+	}
+	return o
+}
+
+// release ends a use of an object. Objects that are not used for long are forgotten.
+func (s *objects) release(o *object) {
+	var old *object
+	s.mu.Lock()
+	if o.refs--; o.refs == 0 {
+		o.idle = s.idle.PushBack(o)
+		if s.idle.Len() > idleMost {
+			old = s.idle.Front().Value.(*object)
+			s.remove(old)
+		}
+	}
+	s.mu.Unlock()
+	if old != nil {
+		s.free(old)
+	}
+}
+
+// remove takes an idle object out of the table. s.mu is held.
+func (s *objects) remove(o *object) {
+	s.idle.Remove(o.idle)
+	delete(s.all, o.h)
+}
+
+// forget gives an object back as soon as nobody uses it, so that the space of a removed file is freed.
+func (s *objects) forget(h blockstore.Handle) {
+	s.mu.Lock()
+	o := s.all[h]
+	if o != nil && o.idle != nil {
+		s.remove(o)
+	} else {
+		o = nil
+	}
+	s.mu.Unlock()
+	if o != nil {
+		s.free(o)
+	}
+}
+
+// free gives an object back to libcephfs. Nobody else knows it.
+func (s *objects) free(o *object) {
+	if o.fh != nil {
+		C.rc_close(s.f.m, o.fh)
+	}
+	C.rc_put(s.f.m, o.in)
+}
+
+// close frees all objects. No call is under way.
+func (s *objects) close() {
+	for _, o := range s.all {
+		s.free(o)
+	}
+	s.all = nil
+}
+
+// open returns the open file of an object, which lives as long as the object is known. It is open
+// as root: permission was checked by the caller.
+func (f *FS) open(o *object) (*C.Fh, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.fh != nil {
+		return o.fh, nil
+	}
+	flags := C.int(C.O_RDWR)
+	if _, snap, _ := f.parse(&o.h); snap != noSnap {
+		flags = C.O_RDONLY
+	}
+	if err := failed(C.rc_open(f.m, o.in, flags, &o.fh, f.root)); err != nil {
+		o.fh = nil
+		return nil, err
+	}
+	return o.fh, nil
+}
+
+// Pin implements blockstore.Pinner: the open file retains the inode.
+func (f *FS) Pin(h blockstore.Handle) error {
+	o, err := f.objs.acquire(h)
+	if err != nil {
+		return err
+	}
+	a, err := f.attr(o)
+	if err == nil && a.Type != blockstore.TypeReg {
+		err = blockstore.ErrInval
+	}
+	if err == nil {
+		_, err = f.open(o)
+	}
+	if err != nil {
+		f.objs.release(o)
+		return err
+	}
+	f.objs.mu.Lock()
+	o.pins++
+	f.objs.mu.Unlock()
+	return nil
+}
+
+// Unpin implements blockstore.Pinner.
+func (f *FS) Unpin(h blockstore.Handle) {
+	o := f.objs.known(h)
+	if o == nil {
+		return
+	}
+	f.objs.mu.Lock()
+	pinned := o.pins > 0
+	if pinned {
+		o.pins--
+	}
+	f.objs.mu.Unlock()
+	f.objs.release(o)
+	if !pinned {
+		return
+	}
+	gone := false
+	if a, err := f.attrs(o); err == nil {
+		gone = a.NLink == 0
+	}
+	f.objs.release(o)
+	if gone {
+		f.leaving.Go(func() { f.objs.forget(h) }) // Unpin does not wait
+	}
+}
