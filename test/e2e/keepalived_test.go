@@ -43,8 +43,10 @@ func (k *keepalived) write(t *testing.T) {
 		args = append(args, "'"+a+"'")
 	}
 	ctl := filepath.Join(binDir, "rstorectl") + " --quiet --control " + k.n.control + " status"
-	start := fmt.Sprintf("#!/bin/sh\n%s >>%s/log 2>&1 &\necho $! >%[2]s/pid\n"+
-		"until %s >/dev/null 2>&1; do kill -0 $(cat %[2]s/pid) || exit 1; sleep 0.05; done\n",
+	// As systemctl start: one that runs already is left alone.
+	start := fmt.Sprintf("#!/bin/sh\nif ! kill -0 $(cat %[2]s/pid) 2>/dev/null; then\n\t%[1]s >>%[2]s/log 2>&1 &\n"+
+		"\techo $! >%[2]s/pid\nfi\n"+
+		"until timeout 5 %[3]s >/dev/null 2>&1; do kill -0 $(cat %[2]s/pid) || exit 1; sleep 0.05; done\n",
 		strings.Join(args, " "), k.dir, ctl)
 	stop := fmt.Sprintf("#!/bin/sh\n[ ! -e %s/pid ] || kill $* $(cat %[1]s/pid) 2>/dev/null\nexit 0\n", k.dir)
 	settings := fmt.Sprintf("START=%s/start\nSTOP=%[1]s/stop\nKILL='%[1]s/stop -9'\nSTATUS='%s'\nMARK=%[1]s/mark\n",
@@ -146,13 +148,15 @@ func TestKeepalived(t *testing.T) {
 		})
 		k.start(t)
 	}
-	// Who has the mark of the script serves.
+	// Who has the mark of the script serves, and is checked.
 	serving := func() int {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			for i, k := range ks {
-				if k.pid("pid") > 0 && exec.Command(filepath.Join(binDir, "rstorectl"), "--control", k.n.control, "status").
-					Run() == nil {
+				if _, err := os.Stat(filepath.Join(k.dir, "mark")); err != nil {
+					continue
+				}
+				if exec.Command(filepath.Join(binDir, "rstorectl"), "--control", k.n.control, "status").Run() == nil {
 					return i
 				}
 			}
