@@ -189,7 +189,7 @@ func TestManifestsCanFail(t *testing.T) {
 		{"server/daemonset.yaml", "path: /readyz, port: ops", "path: /readyz, port: opps", "readiness probe"},
 		{
 			"server/daemonset.yaml", "- name: data\n              mountPath", "- name: date\n              mountPath",
-			"no volume",
+			"is not a volume",
 		},
 		{"server/daemonset.yaml", "priorityClassName: system-node-critical", "priorityClassName: high", "priority class"},
 		{"server/daemonset.yaml", "cpu: 500m", "ephemeral-storage: 1Gi", "asks for no processor"},
