@@ -32,7 +32,7 @@ type object struct {
 	pins int           // Pin less Unpin; each has a reference
 
 	mu sync.Mutex
-	fh *C.Fh // open for reading and writing, once data was used
+	fh *C.Fh // open for reading and writing, once data was used; closed when nobody uses the object
 }
 
 // objects are the objects that are known.
@@ -121,11 +121,15 @@ func (s *objects) adopt(h blockstore.Handle, in *C.struct_Inode) *object {
 	return o
 }
 
-// release ends a use of an object. Objects that are not used for long are forgotten.
+// release ends a use of an object. Nobody has a file open that nobody uses: the MDS would have to take
+// the capabilities of an open file back for each access by another gateway. Objects that are not
+// used for long are forgotten.
 func (s *objects) release(o *object) {
 	var old *object
+	var fh *C.Fh
 	s.mu.Lock()
 	if o.refs--; o.refs == 0 {
+		fh, o.fh = o.fh, nil
 		o.idle = s.idle.PushBack(o)
 		if s.idle.Len() > idleMost {
 			old = s.idle.Front().Value.(*object)
@@ -133,6 +137,9 @@ func (s *objects) release(o *object) {
 		}
 	}
 	s.mu.Unlock()
+	if fh != nil {
+		C.rc_close(s.f.m, fh)
+	}
 	if old != nil {
 		s.free(old)
 	}
@@ -175,8 +182,8 @@ func (s *objects) close() {
 	s.all = nil
 }
 
-// open returns the open file of an object, which lives as long as the object is known. It is open
-// as root: permission was checked by the caller.
+// open returns the open file of an object, which lives as long as the caller uses the object. It is
+// open as root: permission was checked by the caller.
 func (f *FS) open(o *object) (*C.Fh, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
