@@ -77,6 +77,11 @@ func (f *FS) use(h blockstore.Handle) (*object, blockstore.Attr, error) {
 	return o, a, nil
 }
 
+// unchanged is the consistency data of an operation that has changed nothing yet.
+func unchanged(a *blockstore.Attr) blockstore.Wcc {
+	return blockstore.Wcc{Pre: blockstore.Known(a), Post: blockstore.Known(a)}
+}
+
 // after completes the consistency data of a change.
 func (f *FS) after(w *blockstore.Wcc, o *object) {
 	if a, err := f.attrs(o); err == nil {
@@ -127,7 +132,7 @@ func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetA
 		return w, err
 	}
 	defer f.objs.release(o)
-	w = blockstore.Wcc{Pre: blockstore.Known(&a), Post: blockstore.Known(&a)}
+	w = unchanged(&a)
 	if guard != nil && !guard.Equal(a.Ctime) {
 		return w, blockstore.ErrNotSync
 	}

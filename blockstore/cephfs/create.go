@@ -8,8 +8,6 @@ import "C"
 
 import (
 	"cmp"
-	"encoding/binary"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -19,9 +17,7 @@ import (
 
 // creation is what all creates share.
 type creation struct {
-	c    *blockstore.Cred
 	d    *object
-	da   blockstore.Attr
 	name *C.char
 	mode uint32
 	perm *C.UserPerm
@@ -29,8 +25,9 @@ type creation struct {
 
 // create makes an object in dir by do, completes its attributes by s, and waits until all of it is in
 // the journal of the MDS. existing returns the object of a name that exists already, or an error.
+// refused, if not nil, is an error of the arguments.
 func (f *FS) create(c *blockstore.Cred, dir blockstore.Handle, name string, typ blockstore.FileType,
-	s *blockstore.SetAttr, existing func(d *object) (*object, blockstore.Attr, error),
+	s *blockstore.SetAttr, refused error, existing func(d *object) (*object, blockstore.Attr, error),
 	do func(k *creation, in **C.struct_Inode, stx *C.struct_ceph_statx) C.int,
 ) (h blockstore.Handle, a blockstore.Attr, w blockstore.Wcc, err error) {
 	d, da, err := f.useDir(c, dir)
@@ -38,8 +35,8 @@ func (f *FS) create(c *blockstore.Cred, dir blockstore.Handle, name string, typ 
 		return h, a, w, err
 	}
 	defer f.objs.release(d)
-	w = blockstore.Wcc{Pre: blockstore.Known(&da), Post: blockstore.Known(&da)}
-	if err = blockstore.CheckName(name); err == nil && !c.May(&da, blockstore.MayExec) {
+	w = unchanged(&da)
+	if err = cmp.Or(refused, blockstore.CheckName(name)); err == nil && !c.May(&da, blockstore.MayExec) {
 		err = blockstore.ErrAccess
 	}
 	if err != nil {
@@ -74,7 +71,7 @@ func (f *FS) make(c *blockstore.Cred, d *object, da *blockstore.Attr, name strin
 	if s == nil {
 		s = &blockstore.SetAttr{}
 	}
-	k := creation{c: c, d: d, da: *da, name: C.CString(name)}
+	k := creation{d: d, name: C.CString(name)}
 	defer C.free(unsafe.Pointer(k.name))
 	var done func()
 	k.perm, done = f.perm(c)
@@ -86,8 +83,7 @@ func (f *FS) make(c *blockstore.Cred, d *object, da *blockstore.Attr, name strin
 	if c != nil {
 		gid = c.GID
 	}
-	mode, gid := c.InheritMode(da, typ, k.mode, gid)
-	k.mode = mode
+	k.mode, gid = c.InheritMode(da, typ, k.mode, gid)
 	var in *C.struct_Inode
 	var stx C.struct_ceph_statx
 	if err := failed(do(&k, &in, &stx)); err != nil {
@@ -104,8 +100,8 @@ func (f *FS) make(c *blockstore.Cred, d *object, da *blockstore.Attr, name strin
 	if a.GID != gid && rest.GID == nil {
 		rest.GID = &gid
 	}
-	if a.Mode != mode && typ != blockstore.TypeLnk {
-		rest.Mode = &mode
+	if a.Mode != k.mode && typ != blockstore.TypeLnk {
+		rest.Mode = &k.mode
 	}
 	if typ != blockstore.TypeReg || (rest.Size != nil && *rest.Size == 0) {
 		rest.Size = nil
@@ -130,10 +126,7 @@ func (f *FS) Create(c *blockstore.Cred, dir blockstore.Handle, name string, mode
 	s *blockstore.SetAttr, verf [8]byte,
 ) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
 	if mode == blockstore.Exclusive {
-		s = &blockstore.SetAttr{
-			AtimeHow: blockstore.TimeClient, Atime: halfTime(verf[4:]),
-			MtimeHow: blockstore.TimeClient, Mtime: halfTime(verf[:4]),
-		}
+		s = blockstore.ExclusiveAttr(verf)
 	}
 	existing := func(d *object) (*object, blockstore.Attr, error) {
 		o, a, err := f.find(d, name)
@@ -144,7 +137,7 @@ func (f *FS) Create(c *blockstore.Cred, dir blockstore.Handle, name string, mode
 		}
 		return o, a, err
 	}
-	return f.create(c, dir, name, blockstore.TypeReg, s, existing,
+	return f.create(c, dir, name, blockstore.TypeReg, s, nil, existing,
 		func(k *creation, in **C.struct_Inode, stx *C.struct_ceph_statx) C.int {
 			var fh *C.Fh
 			r := C.rc_mkfile(f.m, k.d.in, k.name, C.mode_t(k.mode), in, &fh, stx, k.perm)
@@ -153,12 +146,6 @@ func (f *FS) Create(c *blockstore.Cred, dir blockstore.Handle, name string, mode
 			}
 			return r
 		})
-}
-
-// halfTime is the time that stores one half of a verifier.
-func halfTime(half []byte) time.Time {
-	v := binary.BigEndian.Uint32(half)
-	return time.Unix(int64(v&(1<<31-1)), int64(v>>31+1)*int64(250*time.Millisecond))
 }
 
 func (f *FS) checkExisting(c *blockstore.Cred, d, o *object, a blockstore.Attr, mode blockstore.CreateMode,
@@ -197,7 +184,7 @@ func exists(*object) (*object, blockstore.Attr, error) {
 func (f *FS) Mkdir(c *blockstore.Cred, dir blockstore.Handle, name string, s *blockstore.SetAttr) (
 	blockstore.Handle, blockstore.Attr, blockstore.Wcc, error,
 ) {
-	return f.create(c, dir, name, blockstore.TypeDir, s, exists,
+	return f.create(c, dir, name, blockstore.TypeDir, s, nil, exists,
 		func(k *creation, in **C.struct_Inode, stx *C.struct_ceph_statx) C.int {
 			return C.rc_mkdir(f.m, k.d.in, k.name, C.mode_t(k.mode), in, stx, k.perm)
 		})
@@ -214,14 +201,9 @@ func (f *FS) Symlink(c *blockstore.Cred, dir blockstore.Handle, name, target str
 	case len(target) > targetMax:
 		refused = blockstore.ErrNameTooLong
 	}
-	if refused != nil {
-		a, err := f.GetAttr(nil, dir)
-		return blockstore.Handle{}, blockstore.Attr{}, blockstore.Wcc{Pre: blockstore.Known(&a), Post: blockstore.Known(&a)},
-			cmp.Or(err, refused)
-	}
 	t := C.CString(target)
 	defer C.free(unsafe.Pointer(t))
-	return f.create(c, dir, name, blockstore.TypeLnk, s, exists,
+	return f.create(c, dir, name, blockstore.TypeLnk, s, refused, exists,
 		func(k *creation, in **C.struct_Inode, stx *C.struct_ceph_statx) C.int {
 			return C.rc_symlink(f.m, k.d.in, k.name, t, in, stx, k.perm)
 		})
@@ -248,12 +230,7 @@ func (f *FS) Mknod(c *blockstore.Cred, dir blockstore.Handle, name string, typ b
 	default:
 		refused = blockstore.ErrBadType
 	}
-	if refused != nil {
-		a, err := f.GetAttr(nil, dir)
-		return blockstore.Handle{}, blockstore.Attr{}, blockstore.Wcc{Pre: blockstore.Known(&a), Post: blockstore.Known(&a)},
-			cmp.Or(err, refused)
-	}
-	return f.create(c, dir, name, typ, s, exists,
+	return f.create(c, dir, name, typ, s, refused, exists,
 		func(k *creation, in **C.struct_Inode, stx *C.struct_ceph_statx) C.int {
 			return C.rc_mknod(f.m, k.d.in, k.name, C.mode_t(bits|k.mode), C.dev_t(unix.Mkdev(major, minor)), in, stx, k.perm)
 		})

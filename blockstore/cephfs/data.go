@@ -65,12 +65,12 @@ func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint
 	o, fh, a, err := f.file(h, c.MayWriteData)
 	if err != nil {
 		if a.Type != 0 {
-			w = blockstore.Wcc{Pre: blockstore.Known(&a), Post: blockstore.Known(&a)}
+			w = unchanged(&a)
 		}
 		return 0, how, w, err
 	}
 	defer f.objs.release(o)
-	w = blockstore.Wcc{Pre: blockstore.Known(&a), Post: blockstore.Known(&a)}
+	w = unchanged(&a)
 	if len(p) == 0 {
 		return 0, how, w, nil
 	}
@@ -101,7 +101,7 @@ func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, _ uint64, _ uint32)
 	o, fh, a, err := f.file(h, c.MayWriteData)
 	if err != nil {
 		if a.Type != 0 {
-			w = blockstore.Wcc{Pre: blockstore.Known(&a), Post: blockstore.Known(&a)}
+			w = unchanged(&a)
 		}
 		return w, err
 	}

@@ -112,7 +112,7 @@ func (f *FS) unlink(c *blockstore.Cred, dir blockstore.Handle, name string, isDi
 		return w, err
 	}
 	defer f.objs.release(d)
-	w = blockstore.Wcc{Pre: blockstore.Known(&da), Post: blockstore.Known(&da)}
+	w = unchanged(&da)
 	if err := blockstore.CheckName(name); err != nil {
 		return w, err
 	}
@@ -167,8 +167,8 @@ func (f *FS) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string,
 		return fromW, toW, err
 	}
 	defer f.objs.release(td)
-	fromW = blockstore.Wcc{Pre: blockstore.Known(&fa), Post: blockstore.Known(&fa)}
-	toW = blockstore.Wcc{Pre: blockstore.Known(&ta), Post: blockstore.Known(&ta)}
+	fromW = unchanged(&fa)
+	toW = unchanged(&ta)
 	victim, same, err := f.checkRename(c, fd, &fa, fromName, td, &ta, toName)
 	if err != nil || same {
 		return fromW, toW, err
@@ -286,7 +286,7 @@ func (f *FS) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a 
 		return a, w, err
 	}
 	defer f.objs.release(d)
-	w = blockstore.Wcc{Pre: blockstore.Known(&da), Post: blockstore.Known(&da)}
+	w = unchanged(&da)
 	if err := blockstore.CheckName(name); err != nil {
 		return a, w, err
 	}

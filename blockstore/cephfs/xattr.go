@@ -94,7 +94,7 @@ func (f *FS) changeXattr(c *blockstore.Cred, h blockstore.Handle, name string, d
 		return w, err
 	}
 	defer f.objs.release(o)
-	w = blockstore.Wcc{Pre: blockstore.Known(&a), Post: blockstore.Known(&a)}
+	w = unchanged(&a)
 	if a.Type == blockstore.TypeDir && a.Mode&blockstore.ModeSticky != 0 && !c.Owns(&a) {
 		return w, blockstore.ErrPerm
 	}

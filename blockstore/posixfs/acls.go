@@ -73,18 +73,7 @@ func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 			return w, err
 		}
 	}
-	o, err := f.acquire(h)
-	if err != nil {
-		return w, err
-	}
-	defer f.release(o)
-	err = f.update(o, &w, func(*unix.Stat_t) (changed bool, err error) {
-		switch {
-		case f.readOnly:
-			return false, blockstore.ErrROFS
-		case !c.Owns(&w.Pre.Attr):
-			return false, blockstore.ErrPerm
-		}
+	err = f.updateOwned(c, h, &w, func(o *object) (bool, error) {
 		if err := o.canHave(kind); err != nil {
 			if l == nil {
 				err = nil // there is nothing to remove
@@ -92,7 +81,7 @@ func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 			return false, err
 		}
 		path := procPath(o.path)
-		err = f.who.as(c, func() error {
+		err := f.who.as(c, func() error {
 			if l != nil {
 				return unix.Setxattr(path, aclXattr[kind], l.AppendXattr(nil), 0)
 			}
@@ -104,6 +93,26 @@ func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 		return err == nil, err
 	})
 	return w, err
+}
+
+// updateOwned is update of the object of h by its owner, or by root.
+func (f *FS) updateOwned(c *blockstore.Cred, h blockstore.Handle, w *blockstore.Wcc,
+	change func(o *object) (changed bool, err error),
+) error {
+	o, err := f.acquire(h)
+	if err != nil {
+		return err
+	}
+	defer f.release(o)
+	return f.update(o, w, func(*unix.Stat_t) (bool, error) {
+		switch {
+		case f.readOnly:
+			return false, blockstore.ErrROFS
+		case !c.Owns(&w.Pre.Attr):
+			return false, blockstore.ErrPerm
+		}
+		return change(o)
+	})
 }
 
 // judgedBy returns the ACL that decides about c on o, where the server and not the kernel

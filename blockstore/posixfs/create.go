@@ -1,7 +1,6 @@
 package posixfs
 
 import (
-	"encoding/binary"
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
@@ -163,7 +162,7 @@ func (f *FS) Create(c *blockstore.Cred, dir blockstore.Handle, name string, mode
 	s *blockstore.SetAttr, verf [8]byte,
 ) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
 	if mode == blockstore.Exclusive {
-		s = exclusiveAttr(verf)
+		s = blockstore.ExclusiveAttr(verf)
 	}
 	k := &creation{c: c, name: name, typ: blockstore.TypeReg, s: s}
 	return f.create(k, dir, func() (*object, bool, error) { return f.createFile(k, mode) })
@@ -254,22 +253,6 @@ func (f *FS) checkExisting(k *creation, o *object, mode blockstore.CreateMode) e
 	}
 	f.changes.changedFD(o.path, a.Ctime)
 	return f.syncObject(o, since)
-}
-
-// exclusiveAttr returns the times that store a verifier, half of it each.
-func exclusiveAttr(verf [8]byte) *blockstore.SetAttr {
-	return &blockstore.SetAttr{
-		AtimeHow: blockstore.TimeClient, Atime: timeOfHalf(binary.BigEndian.Uint32(verf[4:])),
-		MtimeHow: blockstore.TimeClient, Mtime: timeOfHalf(binary.BigEndian.Uint32(verf[:4])),
-	}
-}
-
-// timeOfHalf returns the time that stores half of a verifier. The seconds store the lower 31 bits,
-// which fit into the times of every filesystem. The fraction of the second stores the upper bit: a
-// quarter or a half, so that a filesystem that rounds times to hundredths keeps it as well.
-func timeOfHalf(half uint32) time.Time {
-	const lower = 1<<31 - 1
-	return time.Unix(int64(half&lower), int64(half>>31+1)*int64(250*time.Millisecond))
 }
 
 // sameHalf reports whether the time of a file stores the same half of a verifier as want. A

@@ -36,19 +36,8 @@ func (f *FS) SetLabel(c *blockstore.Cred, h blockstore.Handle, label []byte) (w 
 	if len(label) == 0 || len(label) > blockstore.LabelMax {
 		return w, blockstore.ErrInval
 	}
-	o, err := f.acquire(h)
-	if err != nil {
-		return w, err
-	}
-	defer f.release(o)
-	err = f.update(o, &w, func(*unix.Stat_t) (changed bool, err error) {
-		switch {
-		case f.readOnly:
-			return false, blockstore.ErrROFS
-		case !c.Owns(&w.Pre.Attr):
-			return false, blockstore.ErrPerm
-		}
-		err = retry(func() error { return unix.Setxattr(procPath(o.path), labelXattr, label, 0) })
+	err = f.updateOwned(c, h, &w, func(o *object) (bool, error) {
+		err := retry(func() error { return unix.Setxattr(procPath(o.path), labelXattr, label, 0) })
 		return err == nil, err
 	})
 	return w, err

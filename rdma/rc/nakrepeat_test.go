@@ -251,7 +251,8 @@ func TestPeerStopped(t *testing.T) {
 	}
 }
 
-// TestNoRepeats: who is told to wait, or is far away, or is no peer at all, gets no repeated NAK.
+// TestNoRepeats: a NAK is not repeated if it is an RNR NAK, if a guessed PSN far ahead has caused it, or if the
+// round trip is longer than the interval of repetition.
 func TestNoRepeats(t *testing.T) {
 	t.Run("not ready", func(t *testing.T) {
 		w := newRepeatWorld(t, 1, 0)
