@@ -101,8 +101,16 @@ func sharedDisk(t *testing.T, dir string) bool {
 		}
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v: %s", err, out)
+		// A process that a script has killed may still be about to close its files.
+		for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+			out, err := exec.Command("umount", dir).CombinedOutput()
+			if err == nil {
+				return
+			}
+			if time.Now().After(end) {
+				t.Errorf("umount: %v: %s", err, out)
+				return
+			}
 		}
 	})
 	return true

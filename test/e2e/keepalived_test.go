@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // keepalived is keepalived on one node, with the configuration and the script of deploy/keepalived.
@@ -96,13 +99,11 @@ func (k *keepalived) pid(name string) int {
 	return n
 }
 
-// kill kills the processes of the node, as a loss of power does. Only those that this test has
-// started are in the files.
+// kill kills the processes of the node, as a loss of power does, and waits for their end. Their command
+// lines have the node's directory of scripts or its control socket, which no others have. The files
+// of process numbers do not suffice: a script may be about to start the daemon.
 func (k *keepalived) kill() {
-	for _, name := range []string{"keepalived.pid", "vrrp.pid", "pid"} {
-		if n := k.pid(name); n > 0 {
-			_ = syscall.Kill(n, syscall.SIGKILL)
-		}
+	for k.killOnce() {
 	}
 	if k.done != nil {
 		<-k.done
@@ -111,6 +112,30 @@ func (k *keepalived) kill() {
 		_ = os.Remove(filepath.Join(k.dir, name))
 	}
 	_, _ = k.n.space.Run("ip", "addr", "del", k.n.p.addr.String()+"/24", "dev", haPort)
+}
+
+// killOnce kills what runs on the node at one moment, and reports whether there was anything. A
+// process number that is in use again can't be killed by mistake, as the descriptor is of the process
+// whose command line was read after it was opened.
+func (k *keepalived) killOnce() bool {
+	found := false
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, line := range lines {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(line)))
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue
+		}
+		b, _ := os.ReadFile(line)
+		if bytes.Contains(b, []byte(k.dir+"/")) || bytes.Contains(b, []byte("\x00"+k.n.control+"\x00")) {
+			found = true
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			// It is readable when all threads have ended and the files are closed.
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(time.Minute.Milliseconds()))
+		}
+		_ = unix.Close(fd)
+	}
+	return found
 }
 
 // TestKeepalived: the recipe of docs/ha.md with keepalived as Debian has it, on two nodes. A node
