@@ -119,8 +119,12 @@ func Mount(dir string, cfg Config) (*FS, error) {
 		ExplicitDataCacheControl: true, EnableSymlinkCaching: true,
 		DisableXAttrs: cfg.Client.Version() != client.Version42 && !f.acls, Debug: cfg.Debug,
 		Logger: log.New(logWriter{cfg.Log}, "", 0), DirectMount: syscall.Geteuid() == 0,
-		DirectMountFlags:  syscall.MS_NOSUID | syscall.MS_NODEV,
-		ExtraCapabilities: fuse.CAP_ASYNC_DIO | fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_DIRECT_IO_ALLOW_MMAP,
+		DirectMountFlags: syscall.MS_NOSUID | syscall.MS_NODEV,
+		// The server clears the set-ID bits at a WRITE or SETATTR of the size by an ordinary user
+		// (RFC 8881 section 18.32.4). Without KILLPRIV_V2 the kernel would do so by a SETATTR as
+		// that user, who need not be the owner.
+		ExtraCapabilities: fuse.CAP_ASYNC_DIO | fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_DIRECT_IO_ALLOW_MMAP |
+			fuse.CAP_HANDLE_KILLPRIV_V2,
 	}
 	if cfg.AllowOther {
 		o.Options = append(o.Options, "default_permissions")
