@@ -141,8 +141,9 @@ func (f *File) ReadAt(p []byte, off int64) (n int, err error) {
 	if err := errors.Join(f.lockLost(), f.acquire(ShareRead, 0)); err != nil {
 		return 0, pathError("read", f.name, err)
 	}
+	ctx := f.UnderLocks(f.ctx)
 	for n < len(p) {
-		k, eof, err := f.c.Read(f.ctx, f.node.Handle, p[n:], uint64(off)+uint64(n))
+		k, eof, err := f.c.Read(ctx, f.node.Handle, p[n:], uint64(off)+uint64(n))
 		if err != nil {
 			return n, pathError("read", f.name, err)
 		}
@@ -168,8 +169,9 @@ func (f *File) WriteAt(p []byte, off int64) (n int, err error) {
 	if f.stable || f.c.nfs.unmapped(p) {
 		how = blockstore.FileSync
 	}
+	ctx := f.UnderLocks(f.ctx)
 	for n < len(p) {
-		w, err := f.c.Write(f.ctx, f.node.Handle, p[n:], uint64(off)+uint64(n), how)
+		w, err := f.c.Write(ctx, f.node.Handle, p[n:], uint64(off)+uint64(n), how)
 		if err != nil {
 			return n, pathError("write", f.name, err)
 		}
@@ -204,9 +206,10 @@ func (f *File) Sync() error {
 	if err != nil {
 		return pathError("sync", f.name, err)
 	}
+	ctx := f.UnderLocks(f.ctx)
 	for _, u := range f.dirty {
 		for at := 0; u.verifier != v && at < len(u.data); {
-			w, err := f.c.Write(f.ctx, f.node.Handle, u.data[at:], u.off+uint64(at), blockstore.FileSync)
+			w, err := f.c.Write(ctx, f.node.Handle, u.data[at:], u.off+uint64(at), blockstore.FileSync)
 			if err != nil {
 				return pathError("sync", f.name, err)
 			}

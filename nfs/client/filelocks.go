@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
@@ -153,6 +154,21 @@ func (f *File) lockLost() error {
 		return ErrLockLost
 	}
 	return nil
+}
+
+// locksKey is the key of the locks that UnderLocks adds to a context: a []*locks4.
+type locksKey struct{}
+
+// UnderLocks returns a context for READs and WRITEs of the file that the locks of f protect. Their
+// stateid is that of the locks (RFC 8881 section 8.2.5). If the server has given the locks up, they
+// fail with ErrLockLost and change nothing. The locks of several Files of one client can be added.
+func (f *File) UnderLocks(ctx context.Context) context.Context {
+	l := f.ownLocks()
+	if l == nil {
+		return ctx
+	}
+	list, _ := ctx.Value(locksKey{}).([]*locks4)
+	return context.WithValue(ctx, locksKey{}, append(slices.Clip(list), l))
 }
 
 // unlockAll ends the lock-owner when the File is closed. opening is held.

@@ -163,12 +163,18 @@ func (p proc4) readLink(ctx context.Context, h Handle) (target string, err error
 const restores = 4
 
 // withState executes the compound that io makes for a stateid of a file. If the server has lost
-// the open, it opens the file again and repeats the compound.
+// the open, it opens the file again and repeats the compound, unless the context has locks, which
+// are lost with the open (UnderLocks).
 func (p proc4) withState(ctx context.Context, h Handle, access uint32, io func(state.Stateid) *compound4) error {
 	var err error
+	locks, _ := ctx.Value(locksKey{}).([]*locks4)
 	for range restores {
 		id, f := p.opens.stateid(h, access)
-		if err = p.do(ctx, io(id)); f == nil || !lostState(err) {
+		use, lost := p.opens.lockStateid(f, id, locks)
+		if lost {
+			return ErrLockLost
+		}
+		if err = p.do(ctx, io(use)); f == nil || !lostState(err) {
 			return as3(err)
 		}
 		if err := p.opens.restore(ctx, f, id); err != nil {

@@ -62,6 +62,9 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 	if !f.cfg.NoCTO {
 		keep, err = f.revalidate(o.ctx, n)
 	}
+	if err == nil && in.Flags&syscall.O_APPEND != 0 && n.openAgain(in.Pid, !keep) {
+		err = nfs.ErrStale
+	}
 	if err == nil && in.Flags&syscall.O_TRUNC != 0 {
 		err = f.truncate(o.ctx, n)
 	}
@@ -126,6 +129,25 @@ func (f *FS) revalidate(ctx context.Context, n *node) (keep bool, err error) {
 		f.server.InodeNotify(n.id, -1, 0) // of the size; the kernel drops the data itself
 	}
 	return !changed, nil
+}
+
+// openAgain reports whether an open(2) for appending is answered ESTALE. The kernel appends at the
+// size that it knows, and OPEN returns no attributes. After ESTALE the kernel looks the name up,
+// which returns them, and opens once more. That second OPEN of the process succeeds even if another
+// client has appended meanwhile: only a lock excludes that.
+func (n *node) openAgain(pid uint32, changed bool) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, second := n.again[pid]
+	delete(n.again, pid)
+	if !changed || second {
+		return false
+	}
+	if n.again == nil {
+		n.again = make(map[uint32]struct{})
+	}
+	n.again[pid] = struct{}{}
+	return true
 }
 
 // Create implements fuse.RawFileSystem.
@@ -278,6 +300,7 @@ func (f *FS) writeNow(ctx context.Context, h *file, data []byte, off uint64) (n 
 	if err := h.n.commit(ctx); err != nil {
 		return 0, err
 	}
+	ctx = h.n.underLocks(ctx)
 	for n < len(data) {
 		w, err := f.c.Write(ctx, h.n.handle, data[n:], off+uint64(n), blockstore.FileSync)
 		if err != nil {

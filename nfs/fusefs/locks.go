@@ -2,7 +2,9 @@ package fusefs
 
 import (
 	"context"
+	"maps"
 	"math"
+	"slices"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -35,6 +37,19 @@ func (f *FS) locker(h *file, key lockKey, create bool) *client.File {
 		h.n.locks[key] = l
 	}
 	return l
+}
+
+// underLocks returns a context for READs and WRITEs of a file. They fail if the server has given up
+// locks that programs have on the file in this mount: another client may have changed the data. The
+// kernel does not say which program has written a page, so those without a lock get the error too.
+func (n *node) underLocks(ctx context.Context) context.Context {
+	n.mu.Lock()
+	files := slices.Collect(maps.Values(n.locks))
+	n.mu.Unlock()
+	for _, l := range files {
+		ctx = l.UnderLocks(ctx)
+	}
+	return ctx
 }
 
 // dropLocks ends all locks of an owner.
@@ -123,7 +138,7 @@ func (f *FS) setLock(ctx context.Context, h *file, in *fuse.LkIn, wait bool) err
 		if l == nil {
 			return nil
 		}
-		if err := h.n.flush(ctx); err != nil {
+		if err := f.settle(ctx, h.n); err != nil {
 			return err
 		}
 		return l.Unlock(off, n)
@@ -142,6 +157,34 @@ func (f *FS) setLock(ctx context.Context, h *file, in *fuse.LkIn, wait bool) err
 	keep, err := f.revalidate(ctx, h.n)
 	if err == nil && !keep {
 		f.server.InodeNotify(h.n.id, 0, 0)
+		f.tellSize(ctx, h)
 	}
 	return nil // the lock is there, whatever the attributes are
+}
+
+// settle sends what was written to a file, and reads its attributes. A difference from them is
+// another client's change from then on.
+func (f *FS) settle(ctx context.Context, n *node) error {
+	if err := n.flush(ctx); err != nil {
+		return err
+	}
+	if n.own.Load() {
+		_, _, _ = f.getAttr(ctx, n) // after an error the own changes count as another client's
+	}
+	return nil
+}
+
+// tellSize makes the kernel know that a file has grown: a program that has the lock may append by an
+// open file. The kernel takes the size from data that it is given, so it gets the last byte.
+func (f *FS) tellSize(ctx context.Context, h *file) {
+	h.n.mu.Lock()
+	size := h.n.attr.Size
+	h.n.mu.Unlock()
+	var last [1]byte
+	if size == 0 {
+		return
+	}
+	if n, err := f.readFull(ctx, h, last[:], size-1); err == nil && n == 1 {
+		f.server.InodeNotifyStoreCache(h.n.id, int64(size-1), last[:])
+	}
 }

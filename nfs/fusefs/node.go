@@ -32,7 +32,8 @@ type node struct {
 	ttl      time.Duration
 	cached   nfs3.Attr // what the data in the kernel's cache is from
 	opens    int
-	silly    *place // the name that the object has instead of the one that was removed
+	again    map[uint32]struct{} // processes whose open(2) has to look the name up again, see openAgain
+	silly    *place              // the name that the object has instead of the one that was removed
 	w        *writer
 	locks    map[lockKey]*client.File
 	localEnd uint64 // end of the data that was written since the server's size was known

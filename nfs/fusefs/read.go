@@ -139,6 +139,7 @@ func (f *FS) read(ctx context.Context, h *file, in *fuse.ReadIn, buf []byte) (*r
 // readFull reads up to the end of p or of the file: the server may return less than a READ asks
 // for.
 func (f *FS) readFull(ctx context.Context, h *file, p []byte, off uint64) (n int, err error) {
+	ctx = h.n.underLocks(ctx)
 	for n < len(p) {
 		k, eof, err := f.c.Read(ctx, h.n.handle, p[n:], off+uint64(n))
 		if err != nil {

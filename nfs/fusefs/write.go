@@ -259,7 +259,7 @@ func (w *writer) put(ctx context.Context, c *chunk, how blockstore.Stability) (s
 		ctx, cancel = context.WithTimeoutCause(ctx, w.f.cfg.Timeout, errTimeout)
 		defer cancel()
 	}
-	stable = true
+	stable, ctx = true, w.n.underLocks(ctx)
 	for at := 0; at < len(c.data); {
 		got, err := w.f.c.Write(ctx, w.n.handle, c.data[at:], c.off+uint64(at), how)
 		if err != nil {
