@@ -208,6 +208,11 @@ type Attempt struct {
 func (b *Backchannel) Begin(what any) (a Attempt, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	defer func() {
+		if !ok {
+			b.probing = false // an attempt that was not begun does not end
+		}
+	}()
 	if !b.status().Live {
 		return a, false
 	}
