@@ -1,7 +1,7 @@
 // Command plots draws what the simulator says about congestion: goodput against the loss
 // rate, the round trip and the number of connections, beside going back N with a window
-// that stays as large as it may be. docs/transport.md shows the pictures; make plots
-// makes them again.
+// that stays as large as it may be. docs/transport.md shows the pictures. It also draws the model of
+// docs/performance.md. make plots makes them again.
 package main
 
 import (
@@ -146,7 +146,10 @@ func run(dir string, d rdma.Time) error {
 	if err := shares(f, d); err != nil {
 		return err
 	}
-	return f.Close()
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return drawModel(dir)
 }
 
 // measure returns the goodput of each x for each line, as a share of the port.
