@@ -23,12 +23,17 @@ import (
 // who returns the identity by which the store serves the caller in an object's export. It is made
 // once for each rule, as most compounds stay in one export. The Cred belongs to the compound, and
 // the next call of who for another export overwrites it: what outlives the call clones the groups.
-// o must have a rule: an object of the pseudo file system has none.
+// An object whose export refuses the call has no rule (see at). No operation reaches the store with
+// such an object; if one did, it would do so by deniedRule.
 func (k *compound) who(o *object) *blockstore.Cred {
-	if k.credOf != o.rule {
+	rule := o.rule
+	if rule == nil {
+		rule = &deniedRule
+	}
+	if k.credOf != rule {
 		// enter has looked up groups where that may have to wait.
-		o.rule.Identity(&k.c.Cred, k.s.cfg.Groups, true, &k.cred)
-		k.credOf = o.rule
+		rule.Identity(&k.c.Cred, k.s.cfg.Groups, true, &k.cred)
+		k.credOf = rule
 	}
 	return &k.cred
 }

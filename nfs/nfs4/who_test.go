@@ -7,6 +7,7 @@ import (
 	"github.com/rstored/rstored/nfs/acl"
 	"github.com/rstored/rstored/nfs/idmap"
 	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
 // users is a database of two.
@@ -109,3 +110,14 @@ func TestOwnersByName(t *testing.T) {
 }
 
 func (users) Groups(uint32) ([]uint32, error) { return nil, idmap.ErrUnknown }
+
+// TestWhoWithoutRule: an object whose export refuses the call is not reached as root. WRONGSEC makes
+// such objects, for SECINFO, and for entries of READDIR.
+func TestWhoWithoutRule(t *testing.T) {
+	k := compound{s: new(Server), c: &rpc.Call{Cred: rpc.Cred{Flavor: rpc.AuthSys, Groups: []uint32{0}}}}
+	for range 2 { // a second call finds the identity of the first
+		if c := k.who(&object{x: new(nfs.Export)}); c.UID != nfs.AnonID || c.GID != nfs.AnonID || len(c.Groups) != 0 {
+			t.Errorf("%+v", *c)
+		}
+	}
+}
