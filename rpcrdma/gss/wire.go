@@ -9,7 +9,9 @@ import (
 // Flavor is the number of the RPC authentication flavor RPCSEC_GSS.
 const Flavor = 6
 
-// Version is the version of RPCSEC_GSS.
+// Version is the version of RPCSEC_GSS that is spoken. Versions 2 (RFC 5403) and 3 (RFC 7861) are not:
+// Linux, MIT's libgssrpc and libtirpc know version 1 alone (RPC_GSS_VERSION in the kernel's
+// include/linux/sunrpc/auth_gss.h).
 const Version = 1
 
 // OIDKrb5 is the object identifier of the Kerberos mechanism, DER encoded (RFC 4121 section 1).

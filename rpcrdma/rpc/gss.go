@@ -39,7 +39,8 @@ func (g *gssCall) less(n int) int {
 // reports whether the call goes on, routed; otherwise it was answered, or dropped.
 //
 //	what is wrong                                         answer
-//	form, version, control procedure or service           denied, AUTH_BADCRED
+//	version                                               denied, AUTH_REJECTEDCRED (section 5.1)
+//	form, control procedure or service                    denied, AUTH_BADCRED
 //	Init or Destroy of another procedure than NULL        denied, AUTH_BADCRED
 //	the context is unknown or has expired                 denied, RPCSEC_GSS_CREDPROBLEM
 //	the header's checksum                                 denied, RPCSEC_GSS_CREDPROBLEM
@@ -51,7 +52,10 @@ func (s *Server) authenticate(c *Call) bool {
 	g := &c.gss
 	cred := &g.cred
 	switch {
-	case g.bad, cred.Version != gss.Version, cred.Proc > gss.Destroy,
+	case !g.bad && cred.Version != gss.Version:
+		s.deny(c, AuthRejectedCred)
+		return false
+	case g.bad, cred.Proc > gss.Destroy,
 		cred.Proc != gss.Data && c.Proc != null,
 		cred.Proc == gss.Data && (cred.Service < gss.None || cred.Service > gss.Privacy):
 		s.deny(c, AuthBadCred)

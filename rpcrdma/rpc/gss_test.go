@@ -238,7 +238,11 @@ func TestGSS(t *testing.T) {
 		proc uint32
 		want AuthStat
 	}{
-		"version":        {gss.Cred{Version: 2, Service: gss.None, Handle: res.Handle}, procWho, AuthBadCred},
+		"version 2": {gss.Cred{Version: 2, Service: gss.None, Handle: res.Handle}, procWho, AuthRejectedCred},
+		"version 3": {gss.Cred{Version: 3, Proc: gss.Init, Service: gss.None}, 0, AuthRejectedCred},
+		"RPCSEC_GSS_CREATE of version 3": {
+			gss.Cred{Version: 3, Proc: 5, Seq: 1, Service: gss.None, Handle: res.Handle}, 0, AuthRejectedCred,
+		},
 		"service":        {gss.Cred{Version: 1, Service: 4, Handle: res.Handle}, procWho, AuthBadCred},
 		"no service":     {gss.Cred{Version: 1, Handle: res.Handle}, procWho, AuthBadCred},
 		"procedure":      {gss.Cred{Version: 1, Proc: 4, Service: gss.None, Handle: res.Handle}, 0, AuthBadCred},
