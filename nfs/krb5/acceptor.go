@@ -247,10 +247,22 @@ func list(words []string) string {
 	return strings.Join(slices.Compact(words), ", ")
 }
 
-// principal is a name with its realm.
+// principal is a name with its realm. What separates components is escaped in them, as by MIT's
+// krb5_unparse_name: the one component "root/admin" is not the two of root/admin.
 func principal(n types.PrincipalName, realm string) string {
-	return strings.Join(n.NameString, "/") + "@" + realm
+	var b strings.Builder
+	for i, c := range n.NameString {
+		if i > 0 {
+			b.WriteByte('/')
+		}
+		_, _ = separators.WriteString(&b, c)
+	}
+	b.WriteByte('@')
+	_, _ = separators.WriteString(&b, realm)
+	return b.String()
 }
+
+var separators = strings.NewReplacer(`\`, `\\`, "/", `\/`, "@", `\@`)
 
 // openAuthenticator decrypts the authenticator with the ticket's session key.
 func openAuthenticator(req *messages.APReq) (*types.Authenticator, error) {

@@ -15,6 +15,8 @@ type Kerberos struct {
 	Keytab string `mapstructure:"keytab" yaml:"keytab,omitempty"`
 	// Realms are those of which user@REALM is the user of this host; empty means the keytab's.
 	Realms []string `mapstructure:"realms" yaml:"realms,omitempty"`
+	// AuthToLocal is a krb5.conf whose rules say which users principals are, in the place of Realms.
+	AuthToLocal string `mapstructure:"auth_to_local" yaml:"auth_to_local,omitempty"`
 	// Users are PRINCIPAL=USER.
 	Users []string `mapstructure:"users" yaml:"users,omitempty"`
 }
@@ -33,11 +35,16 @@ func (k *Kerberos) User(principal string) (name string, ok bool) {
 }
 
 func (k *Kerberos) validate() error {
-	if err := absolutePaths([]string{"keytab"}, k.Keytab); err != nil {
+	if err := absolutePaths([]string{"keytab", "auth_to_local"}, k.Keytab, k.AuthToLocal); err != nil {
 		return fmt.Errorf("kerberos: %w", err)
 	}
-	if !k.On() && len(k.Realms)+len(k.Users) > 0 {
-		return errors.New("kerberos: realms and users say who principals are, but there is no Kerberos without keytab")
+	if !k.On() && len(k.Realms)+len(k.Users)+len(k.AuthToLocal) > 0 {
+		return errors.New("kerberos: realms, auth_to_local and users say who principals are, but there is no Kerberos " +
+			"without keytab")
+	}
+	if len(k.Realms) > 0 && k.AuthToLocal != "" {
+		return fmt.Errorf("kerberos: the rules of %s (auth_to_local) say which realms count: leave out realms",
+			k.AuthToLocal)
 	}
 	for _, r := range k.Realms {
 		if r == "" || strings.ContainsAny(r, "@/= \t\n") {

@@ -218,9 +218,14 @@ var settings = []Setting{
 	row("kerberos.realms", atReload, "kerberos.md#users",
 		"`REALM` whose users are those of this host; repeatable (default: the keytab's)",
 		"realms of which `user@REALM` is the user of this host with that name").withDefault("the realms of the keytab"),
+	row("kerberos.auth_to_local", atReload, "kerberos.md#users",
+		"krb5.conf `FILE` whose rules auth_to_local say which users principals are",
+		"file in the form of krb5.conf(5). Its `auth_to_local` and `auth_to_local_names` say which users principals "+
+			"are, in the place of `kerberos.realms`. A changed file is used without a reload"),
 	row("kerberos.users", atReload, "kerberos.md#users",
 		"the user of this host that a principal is, as `PRINCIPAL=USER`; repeatable",
-		"users of this host by principal, as `PRINCIPAL=USER`. They go before `kerberos.realms`"),
+		"users of this host by principal, as `PRINCIPAL=USER`. They go before `kerberos.realms` and "+
+			"`kerberos.auth_to_local`"),
 	row("stop_timeout", atReload, "",
 		"how long a graceful stop may take",
 		"how long a graceful stop may take"),

@@ -33,8 +33,7 @@ type kerberos struct {
 	err    error // of the last reading
 	realms []string
 
-	// Refused tokens are logged once in logEvery; a peer could fill the log otherwise.
-	logged  time.Time
+	logged  time.Time // last warning, see warn
 	skipped int
 }
 
@@ -51,6 +50,11 @@ func (s *Service) newKerberos() *gss.Server {
 	if s.Settings().Kerberos.On() {
 		if _, err := k.load(); err != nil {
 			k.log.Error("no client can use Kerberos", zap.Error(err))
+		}
+	}
+	if conf := s.Settings().Kerberos.AuthToLocal; conf != "" {
+		if _, err := krb5.ReadLocalNames(os.DirFS("/"), conf); err != nil {
+			k.log.Error(noLocalNames, zap.String("auth_to_local", conf), zap.Error(err))
 		}
 	}
 	k.contexts = gss.NewServer(gss.ServerConfig{
@@ -117,29 +121,18 @@ func (k *kerberos) fail(err error) error {
 	return err
 }
 
+const noLocalNames = "the rules of kerberos.auth_to_local cannot be applied: principals are the anonymous user"
+
 // identify says which user of the host a principal is:
 //
 //	principal                             user
 //	in kerberos.users                     as it is there
+//	any, with kerberos.auth_to_local      as the rules say, if the host has the user
 //	name@REALM, of kerberos.realms        name, if the host has the user
 //	others, such as host/client@REALM     none: the anonymous user of each export
 func (k *kerberos) identify(principal string) gss.Identity {
 	none := gss.Identity{Unmapped: true}
-	cfg := &k.s.Settings().Kerberos
-	name, ok := cfg.User(principal)
-	if !ok {
-		user, realm, _ := strings.Cut(principal, "@")
-		realms := cfg.Realms
-		if len(realms) == 0 {
-			k.mu.Lock()
-			realms = k.realms
-			k.mu.Unlock()
-		}
-		if strings.Contains(user, "/") || !slices.Contains(realms, realm) {
-			return none
-		}
-		name = user
-	}
+	name := k.user(principal)
 	uid, ok := k.s.IDMap.User(name)
 	if !ok {
 		return none
@@ -149,6 +142,48 @@ func (k *kerberos) identify(principal string) gss.Identity {
 		return none
 	}
 	return gss.Identity{UID: uid, GID: groups[0], Groups: slices.Clone(groups)}
+}
+
+// user is the name of the user that a principal is, or empty.
+func (k *kerberos) user(principal string) string {
+	cfg := &k.s.Settings().Kerberos
+	if name, ok := cfg.User(principal); ok {
+		return name
+	}
+	if conf := cfg.AuthToLocal; conf != "" {
+		var name string
+		rules, err := krb5.ReadLocalNames(os.DirFS("/"), conf)
+		if err == nil {
+			name, err = rules.User(principal)
+		}
+		if err != nil && !errors.Is(err, krb5.ErrNoUser) {
+			k.warn(noLocalNames, zap.String("auth_to_local", conf), zap.String("principal", principal), zap.Error(err))
+		}
+		return name
+	}
+	user, realm, _ := strings.Cut(principal, "@")
+	realms := cfg.Realms
+	if len(realms) == 0 {
+		k.mu.Lock()
+		realms = k.realms
+		k.mu.Unlock()
+	}
+	if strings.ContainsAny(user, `/\`) || !slices.Contains(realms, realm) {
+		return ""
+	}
+	return user
+}
+
+// warn logs what clients cause, once in logEvery: a peer could fill the log otherwise.
+func (k *kerberos) warn(msg string, fields ...zap.Field) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if time.Since(k.logged) < logEvery {
+		k.skipped++
+		return
+	}
+	k.log.Warn(msg, append(fields, zap.Int("not_logged", k.skipped))...)
+	k.logged, k.skipped = time.Now(), 0
 }
 
 // outcome writes the audit log, and the log for what an administrator has to mend.
@@ -165,13 +200,5 @@ func (k *kerberos) outcome(peer netip.Addr, principal string, err error) {
 		k.log.Debug("a client has a Kerberos context", zap.Stringer("client", peer), zap.String("principal", principal))
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if time.Since(k.logged) < logEvery {
-		k.skipped++
-		return
-	}
-	k.log.Warn("a Kerberos token was refused", zap.Stringer("client", peer), zap.Error(err),
-		zap.Int("not_logged", k.skipped))
-	k.logged, k.skipped = time.Now(), 0
+	k.warn("a Kerberos token was refused", zap.Stringer("client", peer), zap.Error(err))
 }
