@@ -47,6 +47,8 @@ func readCache(name string, owner int) (*credentials.CCache, error) {
 		path = filepath.Join(path, filepath.Base(strings.TrimSpace(string(primary))))
 	case "KEYRING":
 		return readKeyring(path)
+	case "KCM":
+		return readKCM(path, owner)
 	default:
 		return nil, fmt.Errorf("the credential cache %s is of a kind that only MIT's library reads: use kinit -c "+
 			"FILE:PATH and KRB5CCNAME=FILE:PATH", name)

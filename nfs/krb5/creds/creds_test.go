@@ -104,7 +104,7 @@ func TestErrors(t *testing.T) {
 		"no such service": {alice, "other.rstored.test", "no principal nfs/other"},
 		"an address":      {alice, "192.0.2.1", "use the name of 192.0.2.1"},
 		"no cache":        {fromCache("/nonexistent/cc"), host, "kinit"},
-		"another kind":    {fromCache("KCM:0"), host, "KRB5CCNAME=FILE:PATH"},
+		"another kind":    {fromCache("MEMORY:0"), host, "KRB5CCNAME=FILE:PATH"},
 		"keyring":         {fromCache("KEYRING:thread:x"), host, "use persistent, user or session"},
 		"wrong password":  {password("alice", "wrong"), host, "the password is wrong"},
 		"no such user":    {password("nobody", "x"), host, "does not know this principal"},

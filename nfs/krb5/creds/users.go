@@ -143,28 +143,31 @@ func cachesOfUser(uid uint32) (list []string) {
 // defaultCache is default_ccache_name of krb5.conf(5) for a user, or empty if the file has none, or
 // one of a kind that only MIT's library reads.
 func defaultCache(uid uint32) string {
+	v := libDefault("default_ccache_name")
+	id := strconv.FormatUint(uint64(uid), 10)
+	v = strings.NewReplacer("%{uid}", id, "%{euid}", id, "%{USERID}", id, "%{TEMP}", "/tmp", "%{null}", "").Replace(v)
+	if strings.Contains(v, "%{username}") {
+		if u, err := user.LookupId(id); err == nil {
+			v = strings.ReplaceAll(v, "%{username}", u.Username)
+		}
+	}
+	if strings.HasPrefix(v, "MEMORY:") || strings.Contains(v, "%{") {
+		return ""
+	}
+	return v
+}
+
+// libDefault is a relation of krb5.conf(5) whose name is in one section alone, or empty.
+func libDefault(key string) string {
 	f, err := os.Open(confPath())
 	if err != nil {
 		return ""
 	}
 	defer func() { _ = f.Close() }()
 	for s := bufio.NewScanner(f); s.Scan(); {
-		k, v, ok := strings.Cut(s.Text(), "=")
-		if !ok || strings.TrimSpace(k) != "default_ccache_name" {
-			continue
+		if k, v, ok := strings.Cut(s.Text(), "="); ok && strings.TrimSpace(k) == key {
+			return strings.TrimSpace(v)
 		}
-		id := strconv.FormatUint(uint64(uid), 10)
-		v = strings.NewReplacer("%{uid}", id, "%{euid}", id, "%{USERID}", id, "%{TEMP}", "/tmp", "%{null}", "").
-			Replace(strings.TrimSpace(v))
-		if strings.Contains(v, "%{username}") {
-			if u, err := user.LookupId(id); err == nil {
-				v = strings.ReplaceAll(v, "%{username}", u.Username)
-			}
-		}
-		if strings.HasPrefix(v, "KCM:") || strings.HasPrefix(v, "MEMORY:") || strings.Contains(v, "%{") {
-			return ""
-		}
-		return v
 	}
 	return ""
 }
