@@ -40,6 +40,8 @@ var cases = slices.Concat(ordinary, version4("4.2", rdma), version4("4.1", rdma)
 var kerberosCases = []Case{
 	kerberosCase("3", tcp), kerberosCase("3", rdma), kerberosCase("4.0", tcp), kerberosCase("4.1", rdma),
 	kerberosCase("4.2", tcp), kerberosCase("4.2", rdma),
+	kerberosLife("3", tcp, "krb5p"), kerberosLife("3", rdma, "krb5"), kerberosLife("4.2", tcp, "krb5i"),
+	kerberosLife("4.2", rdma, "krb5p"),
 	kerberosKnfsd("3", "rdma"), kerberosKnfsd("4.2", "tcp"), kerberosKnfsd("4.2", "rdma"),
 }
 

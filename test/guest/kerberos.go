@@ -108,11 +108,16 @@ func kerberosFiles(exports string) error {
 	return nil
 }
 
+// startKDC runs the KDC whose files kerberosFiles has made.
+func (r *Run) startKDC(dir string) (*process, error) {
+	return r.start("krb5kdc", r.log, append(append([]string{"env"}, krbEnv(dir)...), "/usr/sbin/krb5kdc", "-n",
+		"-r", krbRealm, "-P", filepath.Join(dir, "pid"))...)
+}
+
 // kerberosHost runs the KDC, restarts the daemon, and compares what the guest has written.
 func kerberosHost(ctx context.Context, r *Run) error {
 	dir := filepath.Join(filepath.Dir(r.Exports), "krb")
-	kdc, err := r.start("krb5kdc", r.log, append(append([]string{"env"}, krbEnv(dir)...), "/usr/sbin/krb5kdc", "-n",
-		"-r", krbRealm, "-P", filepath.Join(dir, "pid"))...)
+	kdc, err := r.startKDC(dir)
 	if err != nil {
 		return err
 	}
@@ -169,8 +174,7 @@ func kerberosKnfsd(version, transport string) Case {
 // wants another one.
 func kerberosCalls(ctx context.Context, r *Run, version, transport string) error {
 	dir := filepath.Join(filepath.Dir(r.Exports), "krb")
-	kdc, err := r.start("krb5kdc", r.log, append(append([]string{"env"}, krbEnv(dir)...), "/usr/sbin/krb5kdc", "-n",
-		"-r", krbRealm, "-P", filepath.Join(dir, "pid"))...)
+	kdc, err := r.startKDC(dir)
 	if err != nil {
 		return err
 	}

@@ -95,12 +95,17 @@ var about = map[string]string{
 	"tls-knfsd": "the Go client on that kernel's NFS server with TLS by tlshd, version 4.2: " +
 		"xprtsec=tls, and refusals",
 	"krb-v3-tcp": "the kernel's client with rpc.gssd and MIT's KDC, version 3: sec=krb5, krb5i and krb5p, each refused " +
-		"elsewhere; two users with their own tickets, a user without one, a restart of the server",
+		"elsewhere; two users with their own tickets, a user without one, locks by NLM, a restart of the server",
 	"krb-v3-rdma":  "the same over RDMA",
 	"krb-v42-tcp":  "the same by version 4.2",
 	"krb-v42-rdma": "the same by version 4.2 over RDMA",
 	"krb-v40-tcp":  "the same by version 4.0",
 	"krb-v41-rdma": "the same by version 4.1 over RDMA",
+	"krb-life-v3-tcp": "an expired ticket, a wrong clock, a renewed keytab, a key that the server does not have yet, " +
+		"and a restart of the server under a mount by version 3 with sec=krb5p",
+	"krb-life-v3-rdma":  "the same over RDMA with sec=krb5",
+	"krb-life-v42-tcp":  "the same by version 4.2 with sec=krb5i",
+	"krb-life-v42-rdma": "the same by version 4.2 over RDMA with sec=krb5p",
 	"krb-knfsd-v3-rdma": "the Go client on the kernel's NFS server with rpc.svcgssd, version 3 over RDMA: sec=krb5 " +
 		"and krb5i, and refusals",
 	"krb-knfsd-v42-tcp":  "the same by version 4.2 over TCP",
@@ -241,6 +246,7 @@ func (c *Case) slowly() bool {
 var slow = map[string]bool{
 	"tls-v3": true, "tls-v42": true, "tls-knfsd": true, // their kernel takes minutes to build
 	"krb-v3-tcp": true, "krb-v3-rdma": true, "krb-v42-tcp": true, "krb-v40-tcp": true,
+	"krb-life-v3-tcp": true, "krb-life-v3-rdma": true, "krb-life-v42-tcp": true, "krb-life-v42-rdma": true,
 	"krb-v41-rdma": true, "krb-knfsd-v3-rdma": true, "krb-knfsd-v42-tcp": true, "krb-knfsd-v42-rdma": true,
 	"directory-of-20000":  true,
 	"large-file":          true,
