@@ -100,8 +100,8 @@ var law = []struct {
 	{dir: "cmd/internal/ports", allow: []string{
 		"cmd/internal/audit", "cmd/internal/certs", "cmd/internal/config", "cmd/internal/control",
 		"cmd/internal/counters", "cmd/internal/desired", "cmd/internal/devices", "cmd/internal/sockets",
-		"cmd/internal/state", "cmd/internal/telemetry", "cmd/internal/upgrade", "nfs/nfs3", "nfs/nfs4", "nfs/nlm",
-		"nfs/portmap", "nfs/rquota", "rdma", "rdma/perf", "rdma/provider",
+		"cmd/internal/state", "cmd/internal/telemetry", "cmd/internal/tickle", "cmd/internal/upgrade", "nfs/nfs3",
+		"nfs/nfs4", "nfs/nlm", "nfs/portmap", "nfs/rquota", "rdma", "rdma/perf", "rdma/provider",
 		"rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp", "rpcrdma/xdr",
 	}},
 	{dir: "cmd/internal/exports", allow: []string{
