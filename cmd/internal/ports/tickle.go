@@ -29,7 +29,8 @@ func (s *Set) followTCP(t *tcp.Listener, at netip.AddrPort) (stop func(), err er
 	if s.Settings().HALease == 0 {
 		return func() {}, nil
 	}
-	mem, err := s.State.Memory("tcp-"+at.String(), listedConns*tickle.Record)
+	// By this name package state detaches it from a process that was stopped and continues.
+	mem, err := s.State.Memory("connections-tcp-"+at.String(), listedConns*tickle.Record)
 	if err != nil {
 		return nil, err
 	}
