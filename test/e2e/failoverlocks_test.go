@@ -23,14 +23,14 @@ func (l *load) holdLocks() {
 	for i, v := range []client.Version{client.Version41, client.Version42} {
 		transport := []string{"tcp", "rdma"}[i%2]
 		name := "/data/" + heldPrefix + v.String()
-		mine, err := p.client(v, transport).CreateFile(patient(t), name, 0o644)
+		mine, err := p.client(v, transport).CreateFile(t.Context(), name, 0o644) // for all rounds
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := mine.TryLock(2, 4, true); err != nil {
 			t.Fatal(err)
 		}
-		others, err := p.client(client.Version42, "tcp").OpenShare(patient(t), name, client.ShareRead|client.ShareWrite, 0)
+		others, err := p.client(client.Version42, "tcp").OpenShare(t.Context(), name, client.ShareRead|client.ShareWrite, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
