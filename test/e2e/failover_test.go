@@ -106,7 +106,9 @@ func (p *pair) move(to int) {
 	p.at = to
 	n := p.nodes[to].space
 	n.IP(p.t, "addr add "+p.addr.String()+"/24 dev "+haPort)
-	if _, err := n.Run("arping", "-c", "1", "-A", "-I", haPort, p.addr.String()); err != nil {
+	// arping waits for a second after it has sent.
+	announce := fmt.Sprintf("command -v arping && { arping -c 1 -A -I %s %s >/dev/null 2>&1 & }", haPort, p.addr)
+	if _, err := n.Run("sh", "-c", announce); err != nil {
 		// Without arping the neighbours have to forget.
 		if _, err := p.clients.Run("ip", "neigh", "flush", "dev", "br0"); err != nil {
 			p.t.Fatal(err)
