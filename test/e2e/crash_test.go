@@ -20,6 +20,7 @@ import (
 // TestServerKilledDuringPut kills the server again and again while a large
 // file is being stored; the client goes on and the file is whole.
 func TestServerKilledDuringPut(t *testing.T) {
+	const size = 384 << 20
 	for _, transport := range []string{"rdma", "tcp"} {
 		t.Run(transport, func(t *testing.T) {
 			d := newDaemon(t)
@@ -30,7 +31,7 @@ func TestServerKilledDuringPut(t *testing.T) {
 			}
 			rnd := rand.NewChaCha8([32]byte{1})
 			buf := make([]byte, 1<<20)
-			for range 384 {
+			for range size >> 20 {
 				_, _ = rnd.Read(buf)
 				if _, err := f.Write(buf); err != nil {
 					t.Fatal(err)
@@ -48,31 +49,36 @@ func TestServerKilledDuringPut(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() { done <- put.Wait() }()
-			kills := 0
-			for finished := false; !finished; {
-				select {
-				case err := <-done:
-					if err != nil {
-						t.Fatalf("put: %v\n%s", err, out.b)
-					}
-					finished = true
-				case <-time.After(time.Duration(100+rand.IntN(200)) * time.Millisecond):
-					if kills < 3 {
-						d.stop(syscall.SIGKILL)
-						kills++
-						d.start()
+			dst := filepath.Join(d.export, "big")
+			for _, at := range []int64{size / 16, size / 4, size / 2} { // far enough from the end to come before it
+				at += rand.Int64N(size / 8)
+				for stored(dst) < at {
+					select {
+					case err := <-done:
+						t.Fatalf("put ended with %d bytes stored: %v\n%s", stored(dst), err, out.b)
+					case <-time.After(time.Millisecond):
 					}
 				}
+				d.stop(syscall.SIGKILL)
+				d.start()
 			}
-			if kills == 0 {
-				t.Error("the put ended before the server could be killed once")
+			if err := <-done; err != nil {
+				t.Fatalf("put: %v\n%s", err, out.b)
 			}
-			t.Logf("%d kills", kills)
-			if sumFile(t, src) != sumFile(t, filepath.Join(d.export, "big")) {
+			if sumFile(t, src) != sumFile(t, dst) {
 				t.Error("the stored file differs from the source")
 			}
 		})
 	}
+}
+
+// stored gives the size in bytes of the named file, and 0 if it does not exist.
+func stored(name string) int64 {
+	info, err := os.Stat(name)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
 }
 
 type limited struct{ b []byte }

@@ -151,8 +151,6 @@ const inSQLite = `
 import sqlite3, sys
 name, who, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
 db = sqlite3.connect(name, timeout=120, isolation_level=None)
-assert db.execute("pragma journal_mode=wal").fetchone()[0] == "wal"
-db.execute("create table if not exists t (who text, i int, data blob)")
 for i in range(n):
     db.execute("begin immediate")
     last = db.execute("select coalesce(max(i), -1) from t where who = ?", (who,)).fetchone()[0]
@@ -172,6 +170,14 @@ func TestMountSQLite(t *testing.T) {
 	const rows = 100
 	d := newDaemon(t)
 	dir := d.mount("rdma", "vers=4.2")
+	// A change of the journal mode does not wait for other programs, whatever the timeout.
+	const create = `import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+assert db.execute("pragma journal_mode=wal").fetchone()[0] == "wal"
+db.execute("create table t (who text, i int, data blob)")`
+	if out, err := exec.Command(python, "-c", create, dir+"/db").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	ended := make(chan error, 3)
 	for i := range 3 {
 		c := exec.Command(python, "-c", inSQLite, dir+"/db", fmt.Sprint(i), fmt.Sprint(rows))
