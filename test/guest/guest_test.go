@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -84,10 +85,11 @@ func TestInterop(t *testing.T) {
 		})
 	}
 	running.Wait()
-	ran, failed := len(all), 0
+	ran := len(all)
+	var failed []string
 	for _, o := range all {
 		if o.err != nil {
-			failed++
+			failed = append(failed, fmt.Sprintf("%s: %v", o.c.Name, o.err))
 			t.Fail()
 		}
 	}
@@ -96,9 +98,10 @@ func TestInterop(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	fmt.Printf("%d cases, %d failed, %.0f s\n", ran, failed, time.Since(begin).Seconds())
-	if failed > 0 {
-		fmt.Println("consoles, logs and packets are under out/interop")
+	fmt.Printf("%d cases, %d failed, %.0f s\n", ran, len(failed), time.Since(begin).Seconds())
+	if len(failed) > 0 {
+		// Once more at the end: a log that was cut has its last lines.
+		fmt.Printf("consoles, logs and packets are under out/interop\n%s\n", strings.Join(failed, "\n"))
 	}
 }
 
