@@ -100,15 +100,13 @@ func TestLostConnectionsAreMadeAgainAndCallsKeepTheirXID(t *testing.T) {
 	defer s.Close()
 	var wg sync.WaitGroup
 	for range 4 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			for range 25 {
 				if err := s.Call(context.Background(), &rpc.Request{}); err != nil {
 					t.Error(err)
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	if len(srv.xids) != 100 {
