@@ -355,7 +355,7 @@ func (f *FS) syncFailed(err error) error {
 func (f *FS) Close() error {
 	f.makers.stop()
 	f.streams.close()
-	for _, o := range f.objects.leased() {
+	for _, o := range f.objects.list() {
 		o.openMu.Lock()
 		o.unlease(o.lease)
 		o.openMu.Unlock()
