@@ -136,6 +136,9 @@ func (s *session4) createSession(ctx context.Context) (*live, error) {
 // 18.51). Until then no other call uses the session.
 func (s *session4) recover(ctx context.Context, x *live) error {
 	s.conn.hook(func(ctx context.Context, c rpc.Client) error { return s.bind(ctx, c, x) })
+	if err := s.bindAll(ctx, x); err != nil {
+		return err
+	}
 	var a attrs4
 	want := nfs4.BitmapOf(nfs4.AttrLeaseTime, nfs4.AttrFSID)
 	q := &compound4{ops: []op4{{num: nfs4.OpPutRootFH}, getFH(&x.root), a.get(want)}}
@@ -178,6 +181,21 @@ func (s *session4) bind(ctx context.Context, c rpc.Client, x *live) error {
 	return err
 }
 
+// bindAll associates the connections that are there with a session, if there are several: that of its
+// CREATE_SESSION is associated, and calls may use any.
+func (s *session4) bindAll(ctx context.Context, x *live) error {
+	list := s.conn.connections()
+	if len(list) < 2 {
+		return nil
+	}
+	for _, c := range list {
+		if err := s.bind(ctx, c, x); err != nil && !errors.As(err, new(*rpc.ConnError)) {
+			return err
+		}
+	}
+	return nil
+}
+
 // destroyTime bounds how long the end of a session may take.
 const destroyTime = 2 * time.Second
 
@@ -198,7 +216,7 @@ func (s *session4) close() {
 		return
 	}
 	s.conn.hook(nil)
-	if !s.conn.connected() {
+	if len(s.conn.connections()) == 0 {
 		s.abandon(x)
 		return
 	}
