@@ -90,6 +90,9 @@ func Dial(ctx context.Context, dev rdma.Device, remote netip.AddrPort, cfg Clien
 		peer: remote.String(), loop: loops[int(nextLoop.Add(1))%len(loops)], noWindows: rpc.ForDMABufs(ctx),
 		ended: make(chan struct{}), credits: 1, calls: make(map[uint32]*exchange), abandoned: make(map[uint32]struct{}),
 	}
+	if c.cfg.Backward == nil {
+		c.cfg.Backward = rpc.BackwardOf(ctx)
+	}
 	c.xid.Store(rand.Uint32())
 	if y, ok := c.loop.(rdma.Yielder); ok {
 		c.yield = y.Yield

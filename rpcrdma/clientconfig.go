@@ -25,8 +25,8 @@ type ClientConfig struct {
 	DSCP uint8
 	// Backward gets the calls of the server on the connection (RFC 8167), as whole RPC messages
 	// without chunks. It must not wait. It owns msg, and calls reply at most once, from any
-	// goroutine, with a whole reply message. If Backward is nil such calls are answered with
-	// PROG_UNAVAIL.
+	// goroutine, with a whole reply message. If Backward is nil, the function of rpc.WithBackward
+	// gets the calls; if there is none either, they are answered with PROG_UNAVAIL.
 	Backward func(msg []byte, reply func(msg []byte))
 	// Domain is what the connection shares with others to the same server; nil: nothing.
 	Domain *Domain

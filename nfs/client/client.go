@@ -102,6 +102,15 @@ type Stats struct {
 	Sessions    uint64        // of version 4 that were made
 	Reclaimed   uint64        // opens that were reclaimed after restarts of the server
 	Relocked    uint64        // locks
+	Callbacks   uint64        // calls of the server that were answered
+	Notified    uint64        // waits for locks that such a call ended
+
+	Delegations     int    // that the client has
+	Delegated       uint64 // delegations that were granted
+	Recalled        uint64 // that the server asked for
+	Returned        uint64
+	Redelegated     uint64 // that were reclaimed after restarts of the server
+	LostDelegations uint64 // that the server ended on its own
 }
 
 // Stats returns the client's counts.
@@ -113,8 +122,10 @@ func (c *Client) Stats() Stats {
 	c.mu.Lock()
 	if four := c.choice.four; four != nil {
 		s.Sessions, s.Reclaimed, s.Relocked = four.sessions.Load(), four.reclaimed.Load(), four.relocked.Load()
+		four.opens.count(&s)
 	}
 	c.mu.Unlock()
+	s.Callbacks = c.nfs.calls.calls.Load()
 	if c.mount != c.nfs {
 		s.Connections += c.mount.reconnects.Load()
 		s.Resent += c.mount.resent.Load()

@@ -174,7 +174,7 @@ func (s *session) connect(ctx context.Context, hook func(context.Context, rpc.Cl
 		if s.hasDMABufs() {
 			ctx = rpc.WithDMABufs(ctx)
 		}
-		if c, err = s.dial(ctx); err != nil {
+		if c, err = s.dial(rpc.WithBackward(ctx, s.calls.receive)); err != nil {
 			return nil, 0, err
 		}
 		enrolled, err = s.attachAll(c)

@@ -49,6 +49,8 @@ type session struct {
 	err      error                                   // of the last attempt
 	notAgain time.Time                               // until then no attempt is made to have one more connection
 	closed   bool
+
+	calls callbacks // of the server
 }
 
 // newSession makes a session of at most the number most of connections.

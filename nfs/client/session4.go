@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -66,6 +67,7 @@ type live struct {
 	root  Handle
 	fsid  [2]uint64 // of the root
 	lease time.Duration
+	back  bool // the session has a backchannel
 
 	statusFlags   atomic.Uint32 // sr_status_flags of the last SEQUENCE
 	onStatusFlags func(flags uint32)
@@ -131,6 +133,7 @@ func (s *session4) abandon(x *live) {
 	if s.cur == x {
 		s.cur = nil
 	}
+	s.conn.calls.remove(x.id)
 	if !x.over {
 		x.over = true
 		close(x.ended)
@@ -221,6 +224,7 @@ func (s *session4) try(ctx context.Context, x *live, q *compound4) (again bool, 
 	if err != nil {
 		return false, err
 	}
+	begin := clock.Now()
 	headStatus, st, err := s.sendSlot(ctx, x, k, q)
 	if err != nil {
 		if errors.As(err, new(*rpc.AcceptError)) || errors.As(err, new(*rpc.DeniedError)) {
@@ -233,6 +237,7 @@ func (s *session4) try(ctx context.Context, x *live, q *compound4) (again bool, 
 	switch headStatus {
 	case nfs.OK:
 		x.slots.done(k)
+		s.opens.renewed(x, begin)
 		if st == nfs.ErrRetryUncachedRep && q.executed == 0 && !q.cache {
 			return true, nil
 		}

@@ -170,10 +170,9 @@ func (d *Dialer) Client(u client.URL) *client.Client {
 	return c
 }
 
-// Connect makes one connection to a URL's server, for calls of the caller, who closes it. Over
-// RDMA backward gets the calls of the server, see rpcrdma.ClientConfig. Over TCP they are not
-// answered, and the local port is any: calls may be of users whom a port below 1024 would make
-// trustworthy.
+// Connect makes one connection to a URL's server, for calls of the caller, who closes it. backward
+// gets the calls of the server, see rpcrdma.ClientConfig. Over TCP the local port is any: calls may
+// be of users whom a port below 1024 would make trustworthy.
 func (d *Dialer) Connect(ctx context.Context, u client.URL, backward func(msg []byte, reply func(msg []byte))) (
 	rpc.Client, error,
 ) {
@@ -223,7 +222,7 @@ func (d *Dialer) connect(
 	ctx context.Context, at endpoint, domain *rpcrdma.Domain, backward func(msg []byte, reply func(msg []byte)), from dialFunc,
 ) (rpc.Client, error) {
 	if at.transport != rpc.TransportRDMA {
-		return d.dialTCP(ctx, at, at.host, nfs3.Program, nfs3.Version, from)
+		return d.dialTCP(rpc.WithBackward(ctx, backward), at, at.host, nfs3.Program, nfs3.Version, from)
 	}
 	if at.security != rpc.Cleartext {
 		return nil, client.ErrNoTLSByRDMA
@@ -250,7 +249,9 @@ func (d *Dialer) dialTCP(
 		if err != nil {
 			return nil, &rpc.ConnError{Peer: addr, Err: err}
 		}
-		return tcp.NewClient(conn), nil
+		c := tcp.NewClient(conn)
+		c.OnCall(rpc.BackwardOf(ctx))
+		return c, nil
 	}
 	name, _, err := net.SplitHostPort(addr)
 	if err != nil {
