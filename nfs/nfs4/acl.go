@@ -23,10 +23,15 @@ import (
 
 // aclsOf returns the store of an export if it has ACLs, else nil. x may be nil.
 func aclsOf(x *nfs.Export) blockstore.ACLs {
-	if x == nil || !x.FS.Limits().ACLs {
-		return nil
+	return optional[blockstore.ACLs](x, func(l blockstore.Limits) bool { return l.ACLs })
+}
+
+// optional returns the store of an export if it has the optional interface T, and its limits say so;
+// else nil. x may be nil.
+func optional[T any](x *nfs.Export, has func(blockstore.Limits) bool) (s T) {
+	if x != nil && has(x.FS.Limits()) {
+		s, _ = x.FS.(T)
 	}
-	s, _ := x.FS.(blockstore.ACLs)
 	return s
 }
 

@@ -100,8 +100,8 @@ func decodeSecParms(d *xdr.Decoder) (cred *rpc.Cred, ok bool) {
 
 // bindConn is BIND_CONN_TO_SESSION (section 18.34). Calls of the client need no bound connection,
 // because SEQUENCE names their session. Callbacks go only over connections that the client has
-// bound for them. Bindable checks that the caller is the session's client: otherwise anybody who
-// knows a session ID could have the callbacks sent to himself.
+// bound for them. Bindable checks that the caller is the session's client: otherwise any host
+// that knows a session ID could receive the callbacks.
 func bindConn(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := DecodeSessionID(d)

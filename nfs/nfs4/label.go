@@ -15,11 +15,7 @@ import (
 
 // labelsOf returns the store of an export if its labels are served, else nil. x may be nil.
 func labelsOf(x *nfs.Export) blockstore.Labels {
-	if x == nil || !x.Labels || !x.FS.Limits().Labels {
-		return nil
-	}
-	s, _ := x.FS.(blockstore.Labels)
-	return s
+	return optional[blockstore.Labels](x, func(l blockstore.Limits) bool { return x.Labels && l.Labels })
 }
 
 // encodeLabel appends a sec_label4: uint32 format, uint32 policy, opaque label<>. Format and policy

@@ -288,17 +288,13 @@ func blank(c int) bool { return c == ' ' || c == '\t' || c == '\r' }
 // path finds the first word of the next line that has any; ok is false at the end.
 func (s *scanner) path() (t token, ok bool, err error) {
 	for {
-		switch c, _, _ := s.peek(); {
-		case c == end:
-			return t, false, nil
-		case blank(c), c == '\n':
-			s.next()
-		case c == '#':
-			s.comment()
-		default:
-			t, err = s.read()
-			return t, err == nil, err
+		if t, ok, err = s.word(); ok || err != nil {
+			return t, ok, err
 		}
+		if c, _, _ := s.peek(); c == end {
+			return t, false, nil
+		}
+		s.next() // the end of a line
 	}
 }
 
