@@ -22,7 +22,7 @@ const (
 )
 
 // open4 is a file that the client has open. It is one open of one open-owner, however many callers
-// here have it open. opens.mu guards what is not said otherwise.
+// here have it open. opens.mu guards the fields without a comment about another lock.
 type open4 struct {
 	h Handle
 	// mu is held while the file is opened or closed at the server.

@@ -171,8 +171,8 @@ func (d *Dialer) Client(u client.URL) *client.Client {
 }
 
 // Connect makes one connection to a URL's server, for calls of the caller, who closes it. backward
-// gets the calls of the server, see rpcrdma.ClientConfig. Over TCP the local port is any: calls may
-// be of users whom a port below 1024 would make trustworthy.
+// gets the calls of the server, see rpcrdma.ClientConfig. Over TCP the local port is any: a port
+// below 1024 would vouch for the users of the calls.
 func (d *Dialer) Connect(ctx context.Context, u client.URL, backward func(msg []byte, reply func(msg []byte))) (
 	rpc.Client, error,
 ) {

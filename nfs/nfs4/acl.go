@@ -159,8 +159,8 @@ func (k *compound) setACL(o *object, s *aclSet, dir bool) nfs.Status {
 	return nfs.StatusOf(err)
 }
 
-// setNew gives a new object its ACL and its label, if they are set. What fails stays away from the
-// object, and the bitmap in the result says so.
+// setNew gives a new object its ACL and its label, if they are set. One that fails is not set, and
+// the bitmap in the result does not have it.
 func (k *compound) setNew(o *object, s *attrSet, dir bool, set *Bitmap) {
 	if s.acl != nil && k.setACL(o, s.acl, dir) != nfs.OK {
 		set.clear(AttrACL)

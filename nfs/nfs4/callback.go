@@ -54,8 +54,8 @@ func (s *Server) callbackWait() time.Duration {
 	return min(max(s.state.Lease()/8, time.Second), 10*time.Second)
 }
 
-// decodeSecParms reads the callback_sec_parms4 of a session. It returns the credential
-// for callbacks, the first that can be had; ok is false if there is none.
+// decodeSecParms reads the callback_sec_parms4 of a session. It returns the first credential that
+// the server can use for callbacks; ok is false if there is none.
 func decodeSecParms(d *xdr.Decoder) (cred *rpc.Cred, ok bool) {
 	const none, sys, gss = 0, 1, 6
 	n := d.Uint32()

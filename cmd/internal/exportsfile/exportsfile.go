@@ -39,13 +39,13 @@ func (e *Error) Error() string { return e.Pos.String() + ": " + e.Err.Error() }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Client is whom a directory is exported to, and how.
+// Client names clients that a directory is exported to, with their options.
 type Client struct {
 	Pos
 	// Host is as written: a name, an address, a network, a pattern, @netgroup, or "*".
 	Host string
-	// Options are those of the line's defaults that stand before the client, then its own. A
-	// later one counts more.
+	// Options are the defaults of the line before the client, then the client's own. A later one
+	// counts more.
 	Options []string
 }
 
