@@ -1,9 +1,6 @@
 package blockstore
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
 // Permission bits of a check, as in one digit of a mode.
 const (
@@ -52,7 +49,12 @@ func (c *Cred) InGroup(gid uint32) bool {
 	if c == nil || c.GID == gid {
 		return true
 	}
-	return slices.Contains(c.Groups, gid)
+	for _, g := range c.Groups {
+		if g == gid {
+			return true
+		}
+	}
+	return false
 }
 
 // May says whether mode, owner and group of a grant c all of want, by the

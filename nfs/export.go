@@ -141,12 +141,12 @@ type Transports uint8
 
 // Transports.
 const (
-	ByTCP Transports = 1 << iota
+	ByTCP Transports = 1 << iota // and by UDP, which the programs around NFS have
 	ByRDMA
 )
 
 func (t Transports) has(c rpc.Transport) bool {
-	return t == 0 || t&ByTCP != 0 && c == rpc.TransportTCP || t&ByRDMA != 0 && c == rpc.TransportRDMA
+	return t == 0 || t&ByTCP != 0 && c != rpc.TransportRDMA || t&ByRDMA != 0 && c == rpc.TransportRDMA
 }
 
 // Securities is a set of what protects connections over TCP.
@@ -189,12 +189,12 @@ func ioMax(n uint32) uint32 {
 	return min(n, MaxIO)
 }
 
-// Hosts knows clients by name. Every call uses it, so it must not wait: see nfs/hosts.
+// Hosts knows clients by name. It is asked for every call, and must not wait: see nfs/hosts.
 type Hosts interface {
-	// Is reports whether a name is one of the host at an address. If known is false, the lookup is not
-	// complete yet.
+	// Is reports whether a name stands for the host at an address; if known is false that
+	// is being found out.
 	Is(a netip.Addr, name string) (is, known bool)
-	// Want sets the names that are in use from now on.
+	// Want says which names are asked for from now on.
 	Want(names []string)
 	// Wait waits until more is known about an address, or done is closed.
 	Wait(a netip.Addr, done <-chan struct{})
@@ -231,9 +231,9 @@ type Export struct {
 	// Pseudo is the name under which clients mount it, absolute and clean.
 	Pseudo   string
 	ReadOnly bool
-	// Clients are the rules. One of them applies: that of a single host, else of a network, of a
-	// pattern of names, of a netgroup, of everybody. Among several networks the one with the longest
-	// prefix applies, or with FirstMatch the first. Among several of another kind the first applies.
+	// Clients are the rules, of which one counts: that of a single host, else of a network,
+	// of a pattern of names, of a netgroup, of everybody. Among several networks it is the
+	// one with the longest prefix, or with FirstMatch the first, as among others.
 	// An empty list admits everybody, with RootSquash to AnonID. The daemon never passes one:
 	// config.Export.Rules makes it a rule for the server's own host.
 	Clients    []ClientRule
@@ -339,7 +339,7 @@ func (x *Export) inPartition(p *rpc.Peer) bool {
 // port is no privilege with RDMA: a process that can open the device can send from any port.
 func (r *ClientRule) fromOpenPort(p *rpc.Peer) bool {
 	const reserved = 1024
-	return r.Secure && p.Transport == rpc.TransportTCP && p.Addr.Port() >= reserved
+	return r.Secure && p.Transport != rpc.TransportRDMA && p.Addr.Port() >= reserved
 }
 
 // noID is the ID -1. A caller with this UID or GID is mapped to the anonymous user.

@@ -167,9 +167,9 @@ func (x *Export) arrange(h Hosts) (names []string, err error) {
 	return names, nil
 }
 
-// Prospect returns a copy of an export by which the caller can find out what clients the export
-// would admit. The copy is in no table and needs no store. h resolves the names in rules. The names
-// are requested at the first use, and dropped at the next change of a table.
+// Prospect is a copy of an export that is in no table, and needs no store, for the question whom
+// it would admit. Hosts is needed for rules with names; they are asked for when the question is
+// put, and forgotten at the next change of a table.
 func (x *Export) Prospect(h Hosts) (*Export, error) {
 	p := new(Export)
 	*p = *x
@@ -206,6 +206,15 @@ func (r *ClientRule) kind() int {
 const v4InV6 = 96
 
 func (t *Table) load() *snapshot { return t.cur.Load() }
+
+// AdmitsHost reports whether any export is for a host, by whichever transport. While the host's name
+// is being resolved it is not admitted.
+func (t *Table) AdmitsHost(a netip.Addr) bool {
+	return slices.ContainsFunc(t.load().list, func(x *Export) bool {
+		_, st := x.Rule(a)
+		return st == OK
+	})
+}
 
 // ByID is the export of a file handle, or nil.
 func (t *Table) ByID(id uint32) *Export { return t.load().byID[id] }

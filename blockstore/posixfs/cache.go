@@ -1,8 +1,6 @@
 package posixfs
 
 import (
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -208,11 +206,16 @@ func (c *cache) unpin(o *object) {
 	}
 }
 
-// list returns all objects.
-func (c *cache) list() []*object {
+// leased returns the pinned objects.
+func (c *cache) leased() (list []*object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Collect(maps.Values(c.byH))
+	for _, o := range c.byH {
+		if o.pinned {
+			list = append(list, o)
+		}
+	}
+	return list
 }
 
 // close closes all objects. None is pinned. An object that still has a user is closed by that user.

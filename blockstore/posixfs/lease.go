@@ -43,8 +43,7 @@ type lease struct {
 	write  bool
 	users  int
 	broken func()
-	// notified: broken was called.
-	notified atomic.Bool
+	told   atomic.Bool // broken was called
 
 	// Of a lease that another process has handed over: users that have not claimed it yet (openMu),
 	// and a break in the meantime.
@@ -122,7 +121,7 @@ func (w *watcher) check(fd int) {
 	w.mu.Lock()
 	l := w.byFD[fd]
 	w.mu.Unlock()
-	if l != nil && l.isBroken() && !l.notified.Swap(true) {
+	if l != nil && l.isBroken() && !l.told.Swap(true) {
 		l.fs.count.leaseBreaks.Add(1)
 		go l.broken()
 	}
@@ -200,7 +199,7 @@ func (f *FS) lease(o *object, write bool, broken func()) (*lease, error) {
 		return l, nil
 	}
 	if l := o.lease; l != nil {
-		if l.write || write || l.notified.Load() {
+		if l.write || write || l.told.Load() {
 			return nil, blockstore.ErrJukebox
 		}
 		l.users++

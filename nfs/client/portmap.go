@@ -9,19 +9,16 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// protoTCP is how portmap version 2 names TCP (RFC 1833 section 3.1).
-const protoTCP = 6
-
-// Port asks the portmapper at the other end of pm for the TCP port of a program
-// (PMAPPROC_GETPORT, RFC 1833 section 3.2).
-func Port(ctx context.Context, pm rpc.Client, prog, vers uint32) (uint16, error) {
+// Port asks the portmapper at the other end of pm for the port of a program by a protocol,
+// portmap.ProtoTCP or portmap.ProtoUDP (PMAPPROC_GETPORT, RFC 1833 section 3.2).
+func Port(ctx context.Context, pm rpc.Client, prog, vers, proto uint32) (uint16, error) {
 	var port uint32
 	err := pm.Call(ctx, &rpc.Request{
 		Prog: portmap.Program, Vers: portmap.Version2, Proc: portmap.ProcGetAddr,
 		Args: func(e *xdr.Encoder) {
 			e.Uint32(prog)
 			e.Uint32(vers)
-			e.Uint32(protoTCP)
+			e.Uint32(proto)
 			e.Uint32(0)
 		},
 		Res: func(d *xdr.Decoder) error {
@@ -33,7 +30,7 @@ func Port(ctx context.Context, pm rpc.Client, prog, vers uint32) (uint16, error)
 	case err != nil:
 		return 0, fmt.Errorf("asking portmap for program %d: %w", prog, err)
 	case port == 0 || port > 1<<16-1:
-		return 0, fmt.Errorf("portmap knows no TCP port of program %d version %d", prog, vers)
+		return 0, fmt.Errorf("portmap knows no port of program %d version %d by IP protocol %d", prog, vers, proto)
 	}
 	return uint16(port), nil
 }

@@ -44,12 +44,17 @@ const (
 const (
 	NetTCP   = "tcp"
 	NetTCP6  = "tcp6"
+	NetUDP   = "udp"
+	NetUDP6  = "udp6"
 	NetRDMA  = "rdma"
 	NetRDMA6 = "rdma6"
 )
 
-// protoTCP is what version 2 calls TCP (IPPROTO_TCP).
-const protoTCP = 6
+// What version 2 calls the transports that it knows (IPPROTO_TCP and IPPROTO_UDP).
+const (
+	ProtoTCP = 6
+	ProtoUDP = 17
+)
 
 // stringMax bounds the strings of a query, in bytes.
 const stringMax = 1024
@@ -73,6 +78,10 @@ func (s *Service) netid(a netip.Addr) string {
 		return NetRDMA6
 	case s.Transport == rpc.TransportRDMA:
 		return NetRDMA
+	case s.Transport == rpc.TransportUDP && six:
+		return NetUDP6
+	case s.Transport == rpc.TransportUDP:
+		return NetUDP
 	case six:
 		return NetTCP6
 	}
@@ -137,6 +146,9 @@ func (s *Service) at(c *rpc.Call) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(a, s.Addr.Port()), a.IsValid()
 }
 
+// protocols are the netids that version 2 has numbers for.
+var protocols = map[uint32]string{ProtoTCP: NetTCP, ProtoUDP: NetUDP}
+
 // getPort is PMAPPROC_GETPORT: 0 if there is none.
 func (b *binder) getPort(c *rpc.Call, _ bool) rpc.Status {
 	prog, vers, proto := c.Args.Uint32(), c.Args.Uint32(), c.Args.Uint32()
@@ -145,8 +157,8 @@ func (b *binder) getPort(c *rpc.Call, _ bool) rpc.Status {
 		return rpc.Garbage
 	}
 	var port uint16
-	if proto == protoTCP {
-		if a, ok := b.find(c, prog, vers, NetTCP, false); ok {
+	if netid := protocols[proto]; netid != "" {
+		if a, ok := b.find(c, prog, vers, netid, false); ok {
 			port = a.Port()
 		}
 	}
@@ -182,13 +194,18 @@ func (b *binder) dump2(c *rpc.Call, _ bool) rpc.Status {
 	list := b.services()
 	for i := range list {
 		s := &list[i]
-		if s.Transport != rpc.TransportTCP {
-			continue // version 2 knows TCP and UDP only
+		proto := uint32(ProtoTCP)
+		switch s.Transport {
+		case rpc.TransportTCP:
+		case rpc.TransportUDP:
+			proto = ProtoUDP
+		default:
+			continue
 		}
 		c.Res.Bool(true)
 		c.Res.Uint32(s.Program)
 		c.Res.Uint32(s.Version)
-		c.Res.Uint32(protoTCP)
+		c.Res.Uint32(proto)
 		c.Res.Uint32(uint32(s.Addr.Port()))
 	}
 	c.Res.Bool(false)

@@ -33,6 +33,7 @@ func TestAnswers(t *testing.T) {
 		{100003, 3, rpc.TransportTCP, netip.MustParseAddrPort("0.0.0.0:2049")},
 		{100003, 3, rpc.TransportRDMA, netip.MustParseAddrPort("192.0.2.7:20049")},
 		{100005, 3, rpc.TransportTCP, netip.MustParseAddrPort("[::]:635")},
+		{100005, 3, rpc.TransportUDP, netip.MustParseAddrPort("0.0.0.0:636")},
 	}
 	s := rpc.NewServer(rpc.ServerConfig{Programs: Programs(func() []Service { return services }), Workers: 1})
 	defer s.Close()
@@ -41,7 +42,14 @@ func TestAnswers(t *testing.T) {
 	for _, c := range []struct {
 		prog, vers, proto, want uint32
 	}{
-		{100003, 3, 6, 2049}, {100003, 4, 6, 2049}, {100005, 3, 6, 635}, {100003, 3, 17, 0}, {100021, 4, 6, 0},
+		{100003, 3, 6, 2049},
+		{100003, 4, 6, 2049},
+		{100005, 3, 6, 635},
+		{100003, 3, 17, 0},
+		{100021, 4, 6, 0},
+		{100005, 3, 17, 636},
+		{100005, 0, 17, 636},
+		{100005, 3, 33, 0},
 	} {
 		d, st := ask(t, s, v4, 2, ProcGetAddr, func(e *xdr.Encoder) {
 			for _, w := range []uint32{c.prog, c.vers, c.proto, 0} {
@@ -65,6 +73,8 @@ func TestAnswers(t *testing.T) {
 		{v4, 4, ProcGetAddr, 100003, 3, "rdma", "192.0.2.7.78.81"},
 		{v6, 4, ProcGetAddr, 100005, 3, "tcp6", "2001:db8::1.2.123"},
 		{v4, 4, ProcGetAddr, 100003, 3, "udp", ""},
+		{v4, 4, ProcGetAddr, 100005, 3, "udp", "192.0.2.1.2.124"},
+		{v6, 3, ProcGetAddr, 100005, 3, "udp6", "2001:db8::1.2.124"},
 	} {
 		d, st := ask(t, s, c.local, c.vers, c.proc, func(e *xdr.Encoder) {
 			e.Uint32(c.prog)
@@ -83,7 +93,7 @@ func TestAnswers(t *testing.T) {
 	for d.Bool() {
 		got = append(got, fmt.Sprint(d.Uint32(), d.Uint32(), d.Uint32(), d.Uint32()))
 	}
-	if want := "[100003 3 6 2049 100005 3 6 635]"; fmt.Sprint(got) != want || d.Remaining() != 0 || d.Err() != nil {
+	if fmt.Sprint(got) != "[100003 3 6 2049 100005 3 6 635 100005 3 17 636]" || d.Remaining() != 0 || d.Err() != nil {
 		t.Errorf("DUMP 2: %v", got)
 	}
 	d, _ = ask(t, s, v4, 4, ProcDump, nil)
@@ -93,7 +103,7 @@ func TestAnswers(t *testing.T) {
 			d.String(stringMax)))
 	}
 	want := "[100003 3 tcp 192.0.2.1.8.1 superuser 100003 3 rdma 192.0.2.7.78.81 superuser 100005 3 tcp " +
-		"192.0.2.1.2.123 superuser]"
+		"192.0.2.1.2.123 superuser 100005 3 udp 192.0.2.1.2.124 superuser]"
 	if fmt.Sprint(got) != want || d.Remaining() != 0 || d.Err() != nil {
 		t.Errorf("DUMP 4: %v", got)
 	}

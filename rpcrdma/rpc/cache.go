@@ -150,7 +150,7 @@ func (e *drcEntry) answers(p *Peer) bool { return e.ofClient(p) || !e.delivered 
 
 // ofClient reports whether p is the entry's connection, or comes from its port.
 func (e *drcEntry) ofClient(p *Peer) bool {
-	return p.Addr == e.addr && p.Transport == e.transport && (p.Conn == e.conn || p.Transport == TransportTCP)
+	return p.Addr == e.addr && p.Transport == e.transport && (p.Conn == e.conn || p.Transport != TransportRDMA)
 }
 
 // lives reports whether a client may still retransmit.

@@ -19,6 +19,7 @@ type Transport uint8
 const (
 	TransportTCP Transport = iota + 1
 	TransportRDMA
+	TransportUDP // small programs only, see rpcrdma/udp
 )
 
 func (t Transport) String() string {
@@ -27,6 +28,8 @@ func (t Transport) String() string {
 		return "tcp"
 	case TransportRDMA:
 		return "rdma"
+	case TransportUDP:
+		return "udp"
 	}
 	return "unknown"
 }

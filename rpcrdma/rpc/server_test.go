@@ -170,9 +170,11 @@ func TestMutatingCallsRunOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	replies := make([][]byte, 4)
 	join := func(i int) {
-		wg.Go(func() {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
 			replies[i] = send(t, s, netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1000+i)).String(), msg)
-		})
+		}()
 	}
 	join(0)
 	for { // until it is executed

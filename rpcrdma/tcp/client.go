@@ -36,8 +36,6 @@ type Client struct {
 	pending map[uint32]*pending
 	nextXID uint32
 	err     error // why the connection has ended
-
-	back backward
 }
 
 // pending is a call and its reply. After an answered call it is reused, because only the caller
@@ -89,16 +87,13 @@ func reuse(b []byte) []byte {
 	return b[:0]
 }
 
-// Dial connects to a server. The context may have a function for the calls of the server
-// (rpc.WithBackward).
+// Dial connects to a server.
 func Dial(ctx context.Context, addr string) (*Client, error) {
 	conn, err := Connect(ctx, addr)
 	if err != nil {
 		return nil, &rpc.ConnError{Peer: addr, Err: err}
 	}
-	c := NewClient(conn)
-	c.OnCall(rpc.BackwardOf(ctx))
-	return c, nil
+	return NewClient(conn), nil
 }
 
 // NewClient sends calls over a connection that exists. The client owns conn.
@@ -235,10 +230,7 @@ func (c *Client) exchange(ctx context.Context, xid uint32, p *pending) error {
 func (c *Client) read() {
 	r := rpc.NewRecords(bufio.NewReaderSize(c.conn, 32<<10), rpc.MaxRecord)
 	var p *pending
-	tail := func(xid, kind uint32, size int) int {
-		if kind != rpc.MsgReply {
-			return 0 // a call of the server, whose XIDs are not ours
-		}
+	tail := func(xid uint32, size int) int {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		p = c.pending[xid]
@@ -256,11 +248,6 @@ func (c *Client) read() {
 		if err != nil {
 			c.fail(fmt.Errorf("reading a reply: %w", err))
 			return
-		}
-		if !rpc.IsReply(b) {
-			c.called(b)
-			spare = nil
-			continue
 		}
 		xid := rpc.ReplyXID(b)
 		c.mu.Lock()

@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -133,7 +132,9 @@ func (n *badDiskNode) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errn
 		d.failedFlushes++
 		return syscall.EIO
 	}
-	maps.Copy(d.durable, d.cache)
+	for i, page := range d.cache {
+		d.durable[i] = page
+	}
 	clear(d.cache)
 	return 0
 }

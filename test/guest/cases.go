@@ -134,6 +134,10 @@ var ordinary = []Case{
 		Name: "mount-portmap", Exports: rw, Script: script("portmap"),
 		Daemon: []string{"--portmap-listen", HostAddr + ":111"},
 	},
+	{
+		Name: "mount-udp", Exports: rw, Script: script("udp"),
+		Daemon: []string{"--portmap-listen", HostAddr + ":111", "--udp-listen", HostAddr + ":111"},
+	},
 	tlsCase("3"),
 	tlsCase("4.2"),
 	tlsKnfsd(),

@@ -86,6 +86,7 @@ var about = map[string]string{
 	"v42-copy": "copies of 300 MiB by version 4.2 that go on after the reply, in one export and " +
 		"between two; the guest is called at the end, and stops one",
 	"mount-portmap":      "mount by rstored's own port mapper; rpcinfo and showmount",
+	"mount-udp":          "MOUNT and the port mapper by UDP, for mounts over RDMA and TCP",
 	"bridge":             "version 4.2 over TCP through `rstorectl bridge`, with RDMA behind it",
 	"bridge-deleg":       "delegations and their recall through the bridge",
 	"mount-tcp-and-rdma": "one file over both transports at once",

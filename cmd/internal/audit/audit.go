@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -231,7 +230,9 @@ func (l *Log) Counts() map[string]uint64 {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.Copy(out, l.counts)
+	for k, n := range l.counts {
+		out[k] = n
+	}
 	return out
 }
 

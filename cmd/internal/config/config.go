@@ -52,6 +52,9 @@ type Config struct {
 	// PortmapListen are addresses (normally ADDR:111) that answer portmap and
 	// rpcbind queries. Empty: none.
 	PortmapListen []string `mapstructure:"portmap_listen" yaml:"portmap_listen"`
+	// UDPListen are addresses (normally ADDR:111) that answer the port mapper's queries, MOUNT, locks
+	// and quotas by UDP. Empty: none.
+	UDPListen []string `mapstructure:"udp_listen" yaml:"udp_listen"`
 	// PKeys are the partition keys of the RDMA devices (see ParsePKey); the first is that
 	// of connections that ask for none.
 	PKeys []string `mapstructure:"pkeys" yaml:"pkeys"`
@@ -124,7 +127,7 @@ type Config struct {
 	TLS TLS `mapstructure:"tls" yaml:"tls"`
 	// Kerberos is for exports with sec=krb5, krb5i or krb5p.
 	Kerberos Kerberos `mapstructure:"kerberos" yaml:"kerberos"`
-	// ShowMount says what clients see of the lists of exports and mounts of MOUNT: ShowOwn or ShowAll.
+	// ShowMount says whom MOUNT's lists of exports and mounts are for: ShowOwn or ShowAll.
 	ShowMount string `mapstructure:"showmount" yaml:"showmount"`
 	// Root names the export that version 3 finds at "/", too; empty is the first that was there.
 	Root string `mapstructure:"root" yaml:"root"`

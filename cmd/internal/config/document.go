@@ -23,7 +23,7 @@ const (
 const DocumentMax = 512 << 10
 
 // ListenKeys are the settings of ports that a Document may have.
-var ListenKeys = []string{"rdma_listen", "tcp_listen", "mount_listen", "portmap_listen", "ops_listen"}
+var ListenKeys = []string{"rdma_listen", "tcp_listen", "mount_listen", "portmap_listen", "udp_listen", "ops_listen"}
 
 // Document is the part of a configuration that can be applied as a whole while the daemon runs:
 // exports and ports.

@@ -62,9 +62,9 @@ func (c *Client) normalizeName() error {
 		c.CIDR, c.Host = p.String(), ""
 		return nil
 	}
-	if flavor, ok := strings.CutPrefix(name, "gss/"); ok {
+	if strings.HasPrefix(name, "gss/") {
 		return fmt.Errorf("client %q: name the clients, and give them the option sec=%s for Kerberos", name,
-			flavor)
+			strings.TrimPrefix(name, "gss/"))
 	}
 	if !hosts.CheckName(name) || numeric(name) {
 		return fmt.Errorf("client %q is neither an address, nor a network such as 10.0.0.0/8, nor a host name, "+

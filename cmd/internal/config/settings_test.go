@@ -12,7 +12,8 @@ import (
 
 // keysOf are the keys of a struct in the file; those of sections have their names before them.
 func keysOf(t reflect.Type, prefix string, sections bool) (out []string) {
-	for f := range t.Fields() {
+	for i := range t.NumField() {
+		f := t.Field(i)
 		tag := f.Tag.Get("mapstructure")
 		switch {
 		case tag == "-":

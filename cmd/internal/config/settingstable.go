@@ -51,6 +51,10 @@ var settings = []Setting{
 	row("portmap_listen", atReload, "",
 		"answer portmap and rpcbind queries on `ADDR:PORT`; repeatable",
 		"addresses that answer portmap and rpcbind queries (normally port 111)"),
+	row("udp_listen", atReload, "protocols.md#udp",
+		"answer portmap, MOUNT, locks and quotas, but not NFS, by UDP on `ADDR:PORT`; repeatable",
+		"addresses that answer by UDP (normally port 111): portmap and rpcbind queries, MOUNT, locks and quotas, "+
+			"but not NFS. Only hosts that an export admits get an answer"),
 	row("pkeys", atReload, "exports.md#tenants",
 		"partition `KEY`s of the RDMA devices; repeatable",
 		"partition keys of the RDMA devices; the first is the default of connections"),

@@ -51,6 +51,7 @@ func (c *Config) Validate() error {
 		{"tcp_listen", c.TCPListen},
 		{"mount_listen", c.MountListen},
 		{"portmap_listen", c.PortmapListen},
+		{"udp_listen", c.UDPListen},
 		{"ops_listen", c.OpsListen},
 		{"control_tls.listen", c.ControlTLS.Listen},
 	} {

@@ -106,10 +106,16 @@ const (
 	TransportRDMA    = "rdma"
 	TransportTCP     = "tcp"
 	TransportPortmap = "portmap"
+	TransportUDP     = "udp"     // the port mapper and the programs around NFS
 	TransportPerf    = "perf"    // measurements over RDMA
 	TransportOps     = "ops"     // metrics and health checks by HTTP
 	TransportControl = "control" // this interface, over TLS
 )
+
+// Transports has all of them, in the order in which people are shown them.
+var Transports = []string{
+	TransportRDMA, TransportTCP, TransportPortmap, TransportUDP, TransportPerf, TransportOps, TransportControl,
+}
 
 // PortSpec names a port: a transport and where it listens.
 type PortSpec struct {

@@ -9,6 +9,7 @@ import (
 	"github.com/rstored/rstored/rdma/perf"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/tcp"
+	"github.com/rstored/rstored/rpcrdma/udp"
 )
 
 // Transports reads the counters of the transports. Those of transports that are gone
@@ -17,6 +18,7 @@ type Transports struct {
 	mu   sync.Mutex
 	rdma []*rpcrdma.Listener
 	tcp  []*tcp.Listener
+	udp  []*udp.Listener
 	perf []*perf.Server
 	past control.Stats // of the transports that are gone
 
@@ -65,6 +67,18 @@ func (m *Transports) DropTCP(l *tcp.Listener) {
 	})
 }
 
+// AddUDP has a listener of UDP counted.
+func (m *Transports) AddUDP(l *udp.Listener) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.udp = append(m.udp, l)
+}
+
+// DropUDP removes a closed listener of UDP. Its counts stay in the sums.
+func (m *Transports) DropUDP(l *udp.Listener) {
+	drop(m, &m.udp, l, func() { addUDP(&m.past, l.Counters()) })
+}
+
 // AddPerf has a server of measurements counted.
 func (m *Transports) AddPerf(s *perf.Server) {
 	m.mu.Lock()
@@ -103,6 +117,9 @@ func (m *Transports) Sum() control.Stats {
 	}
 	for _, l := range m.tcp {
 		addTCP(&s, l.Counters())
+	}
+	for _, l := range m.udp {
+		addUDP(&s, l.Counters())
 	}
 	for _, l := range m.perf {
 		addPerf(&s, l.Counters())
@@ -164,6 +181,16 @@ func addTCP(s *control.Stats, from tcp.Counters) {
 	for why, n := range from.Failed() {
 		Add(s.Errors, map[string]uint64{"tls_" + why: n})
 	}
+}
+
+func addUDP(s *control.Stats, from udp.Counters) {
+	if s.Errors == nil {
+		s.Messages, s.Errors = make(map[string]uint64), make(map[string]uint64)
+	}
+	Add(s.Errors, map[string]uint64{
+		"udp_malformed": from.Malformed, "udp_denied": from.Denied, "udp_unanswered": from.Unanswered,
+		"udp_withheld": from.Withheld, "udp_write_errors": from.WriteErrors,
+	})
 }
 
 // addPerf adds what went wrong with measurements.

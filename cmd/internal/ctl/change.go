@@ -28,8 +28,8 @@ const changeCodes = `The exit code is 0 if nothing would change, 2 if something 
 clients, and 1 if there is no answer, mistakes on the command line included.`
 
 const fileText = `FILE has the keys of rstored.yaml for exports and ports (exports, rdma_listen, tcp_listen,
-mount_listen, portmap_listen, ops_listen), or is a table as /etc/exports, with those in its
-.d directory, if its name ends in "exports" or --syntax says so. - is standard input. A key
+mount_listen, portmap_listen, udp_listen, ops_listen), or is a table as /etc/exports, with those
+in its .d directory, if its name ends in "exports" or --syntax says so. - is standard input. A key
 that FILE does not have stays as it is. With --configuration, in its place, it is about what the
 daemon has read from rstored.yaml, environment and flags.`
 

@@ -22,14 +22,10 @@ var defaultPorts = map[string]uint16{
 	control.TransportRDMA:    config.RDMAPort,
 	control.TransportTCP:     config.TCPPort,
 	control.TransportPortmap: config.PortmapPort,
+	control.TransportUDP:     config.PortmapPort,
 	control.TransportPerf:    config.PerfPort,
 	control.TransportOps:     config.OpsPort,
 	control.TransportControl: config.ControlPort,
-}
-
-var transports = []string{
-	control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps,
-	control.TransportControl,
 }
 
 func (t *tool) port() *cobra.Command {
@@ -37,11 +33,12 @@ func (t *tool) port() *cobra.Command {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return transports, cobra.ShellCompDirectiveNoFileComp
+		return control.Transports, cobra.ShellCompDirectiveNoFileComp
 	}
 	const long = `
-TRANSPORT is rdma (port 20049 by default), tcp (2049), portmap (111), perf (18515), ops
-(9049) or control (9048, if control_tls has its certificates). Without an address the port is on
+TRANSPORT is rdma (port 20049 by default), tcp (2049), portmap (111, over TCP), udp (111: the port
+mapper, MOUNT, locks and quotas for clients that ask by UDP), perf (18515), ops (9049) or control
+(9048, if control_tls has its certificates). Without an address the port is on
 every address of the host. For rdma and perf, soft://ADDR and verbs://ADDR choose the provider of
 the RDMA device, user space or the kernel. verbs://DEVICE names a device of the kernel, such as mlx5_0.`
 	add := &cobra.Command{
@@ -106,8 +103,8 @@ the RDMA device, user space or the kernel. verbs://DEVICE names a device of the 
 // portSpec reads TRANSPORT [WHERE]. WHERE is ADDR:PORT, an address, or a port number.
 func portSpec(args []string) (control.PortSpec, error) {
 	p := control.PortSpec{Transport: args[0]}
-	if !slices.Contains(transports, p.Transport) {
-		return p, cli.Usagef("unknown transport %q: use %s", p.Transport, strings.Join(transports, ", "))
+	if !slices.Contains(control.Transports, p.Transport) {
+		return p, cli.Usagef("unknown transport %q: use %s", p.Transport, strings.Join(control.Transports, ", "))
 	}
 	l := config.Listen{Port: defaultPorts[p.Transport]}
 	if len(args) == 2 {

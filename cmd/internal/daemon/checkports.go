@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -47,22 +48,32 @@ func unserved(ctx context.Context, cfg *config.Config) (list []string) {
 	}{
 		{control.TransportTCP, slices.Concat(cfg.TCPListen, cfg.MountListen)},
 		{control.TransportPortmap, cfg.PortmapListen},
+		{control.TransportUDP, cfg.UDPListen},
 		{control.TransportOps, cfg.OpsListen},
 		{control.TransportControl, cfg.ControlTLS.Listen},
 	} {
 		for _, a := range t.addrs {
 			at, err := config.ParseListen(a)
-			if err != nil || own.tcp[at.Port] {
+			network, mine := "tcp", own.tcp
+			if t.transport == control.TransportUDP {
+				network, mine = "udp", own.udp
+			}
+			if err != nil || mine[at.Port] {
 				continue
 			}
-			network, where := "tcp", netip.AddrPortFrom(at.Addr, at.Port).String()
+			where := netip.AddrPortFrom(at.Addr, at.Port).String()
 			switch {
 			case !at.Addr.IsValid():
 				where = fmt.Sprintf(":%d", at.Port)
 			case at.Addr.Is4():
-				network = "tcp4"
+				network += "4"
 			}
-			l, err := new(net.ListenConfig).Listen(ctx, network, where)
+			var l io.Closer
+			if t.transport == control.TransportUDP {
+				l, err = new(net.ListenConfig).ListenPacket(ctx, network, where)
+			} else {
+				l, err = new(net.ListenConfig).Listen(ctx, network, where)
+			}
 			if err != nil {
 				list = append(list, fmt.Sprintf("port %s %s: %v", t.transport, a, plainListen(err)))
 				continue
@@ -121,16 +132,16 @@ func unservedRDMA(
 	return list
 }
 
-// endpoints are what a daemon has: ports of TCP, on whichever addresses, and addresses of RDMA
-// devices in user space, for whichever service ports.
+// endpoints are what a daemon has: ports of TCP and UDP, on whichever addresses, and addresses of
+// RDMA devices in user space, for whichever service ports.
 type endpoints struct {
-	tcp  map[uint16]bool
-	rdma map[netip.Addr]bool
+	tcp, udp map[uint16]bool
+	rdma     map[netip.Addr]bool
 }
 
 // running is what the daemon at a control socket has, if there is one.
 func running(ctx context.Context, socket string) endpoints {
-	own := endpoints{map[uint16]bool{}, map[netip.Addr]bool{}}
+	own := endpoints{map[uint16]bool{}, map[uint16]bool{}, map[netip.Addr]bool{}}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	ports, err := control.Dial(socket).Ports(ctx)
@@ -144,6 +155,8 @@ func running(ctx context.Context, socket string) endpoints {
 			case err != nil:
 			case len(p.Devices) > 0:
 				own.rdma[at.Addr().Unmap()] = true
+			case p.Transport == control.TransportUDP:
+				own.udp[at.Port()] = true
 			default:
 				own.tcp[at.Port()] = true
 			}

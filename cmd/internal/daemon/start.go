@@ -167,7 +167,7 @@ func (d *Daemon) makeComponents(load func() (*config.Config, error), opener *dev
 			Clients: cfg.MaxClients, PerClient: cfg.MaxClientConnections, Descriptors: fds / connectionShare,
 		}),
 		TLS: d.tls, Audit: d.audit, Log: d.log, From: from,
-		RPC: d.RPC, Control: d.control, Programs: d.Programs, Ops: d.serveOps,
+		RPC: d.RPC, Control: d.control, Programs: d.Programs, Admits: d.Table.AdmitsHost, Ops: d.serveOps,
 	})
 	d.Reconciler = reconcile.New(reconcile.Config{
 		Settings: d.cfg.Load, Load: load, State: d.state, Service: d.Service, Ports: d.ports, Log: d.log,

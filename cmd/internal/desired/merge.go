@@ -113,6 +113,7 @@ func configuredPorts(cfg *config.Config) []control.PortSpec {
 		{control.TransportTCP, cfg.TCPListen},
 		{control.TransportTCP, cfg.MountListen},
 		{control.TransportPortmap, cfg.PortmapListen},
+		{control.TransportUDP, cfg.UDPListen},
 		{control.TransportPerf, cfg.Perf.Listen},
 		{control.TransportOps, cfg.OpsListen},
 		{control.TransportControl, cfg.ControlTLS.Listen},

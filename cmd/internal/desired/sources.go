@@ -130,6 +130,7 @@ var listenKeys = []struct{ key, transport string }{
 	{"tcp_listen", control.TransportTCP},
 	{"mount_listen", control.TransportTCP},
 	{"portmap_listen", control.TransportPortmap},
+	{"udp_listen", control.TransportUDP},
 	{"ops_listen", control.TransportOps},
 }
 

@@ -3,7 +3,6 @@ package doctor
 import (
 	"bytes"
 	"context"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -43,7 +42,9 @@ func host(t *testing.T, sets ...files) *Host {
 		"proc/sys/net/core/rmem_max": "67108864\n",
 	}
 	for _, s := range sets {
-		maps.Copy(all, s)
+		for k, v := range s {
+			all[k] = v
+		}
 	}
 	for name, text := range all {
 		name = filepath.Join(root, name)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -19,7 +18,9 @@ func TestFixes(t *testing.T) {
 	with := func(more files) files {
 		all := make(files)
 		for _, f := range []files{service, more} {
-			maps.Copy(all, f)
+			for k, v := range f {
+				all[k] = v
+			}
 		}
 		return all
 	}

@@ -90,13 +90,10 @@ func kindOf(operation string) Kind {
 }
 
 // Transports by the place of their cells.
-var transports = [...]rpc.Transport{rpc.TransportTCP, rpc.TransportRDMA}
+var transports = [...]rpc.Transport{rpc.TransportTCP, rpc.TransportRDMA, rpc.TransportUDP}
 
 func transportCell(t rpc.Transport) int {
-	if t == rpc.TransportRDMA {
-		return 1
-	}
-	return 0
+	return max(slices.Index(transports[:], t), 0)
 }
 
 // NewRecorder makes a Recorder.

@@ -50,10 +50,7 @@ func (s *scrape) daemon() {
 	}
 	s.put("rstored_exports", float64(len(s.Exports)-bad), "served")
 	s.put("rstored_exports", float64(bad), "failed")
-	for _, t := range []string{
-		control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps,
-		control.TransportControl,
-	} {
+	for _, t := range control.Transports {
 		good, bad := 0, 0
 		for _, p := range s.Ports {
 			switch {

@@ -18,6 +18,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/devices"
 	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/udp"
 )
 
 // port is a port and its endpoints. Set.mu guards it.
@@ -41,6 +42,8 @@ type endpoint struct {
 	// listener carries RPC calls: *rpcrdma.Listener or *tcp.Listener. It is nil for other
 	// transports.
 	listener listener
+	// datagrams carries RPC calls over UDP, or is nil.
+	datagrams *udp.Listener
 }
 
 // listener is what the listeners of RPC have in common.
@@ -161,7 +164,7 @@ func (s *Set) open(p *port, must bool) error {
 		err = s.openOnDevices(p, at, must)
 	default:
 		var e endpoint
-		e, err = s.openTCP(p.Transport, at)
+		e, err = s.openIP(p.Transport, at)
 		switch {
 		case err == nil:
 			p.ends = append(p.ends, e)

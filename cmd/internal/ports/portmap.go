@@ -31,6 +31,14 @@ var (
 		{Program: nlm.Program, Version: nlm.Version},
 		{Program: nlm.StatusProgram, Version: nlm.StatusVersion},
 	}
+	// udpPrograms are what a port over UDP may serve beside the port mapper.
+	udpPrograms = []portmap.Service{
+		{Program: nfs3.MountProgram, Version: nfs3.MountVersion},
+		{Program: nlm.Program, Version: nlm.Version},
+		{Program: nlm.StatusProgram, Version: nlm.StatusVersion},
+		{Program: rquota.Program, Version: rquota.Version1},
+		{Program: rquota.Program, Version: rquota.Version2},
+	}
 	portmapPrograms = []portmap.Service{
 		{Program: portmap.Program, Version: portmap.Version2},
 		{Program: portmap.Program, Version: portmap.Version3},
@@ -49,6 +57,8 @@ func (s *Set) portmapPrograms() []rpc.Program {
 				transport, programs = rpc.TransportRDMA, filePrograms
 			case control.TransportPortmap:
 				programs = portmapPrograms
+			case control.TransportUDP:
+				transport, programs = rpc.TransportUDP, slices.Concat(portmapPrograms, udpPrograms)
 			default:
 				continue
 			}

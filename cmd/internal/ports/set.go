@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -43,6 +44,8 @@ type Config struct {
 	Control *control.Server
 	// Programs are the file programs that the port mapper lists.
 	Programs []rpc.Program
+	// Admits reports whether a host may call by UDP.
+	Admits func(netip.Addr) bool
 	// Ops serves metrics and health checks on a listener until stop is called.
 	Ops func(net.Listener) (stop func(context.Context) error)
 }

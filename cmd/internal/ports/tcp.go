@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -14,10 +15,12 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// openTCP opens the endpoint of a port over TCP: of RPC, or of HTTP.
-func (s *Set) openTCP(transport string, at config.Listen) (endpoint, error) {
+// openIP opens the endpoint of a port without RDMA: of RPC, or of HTTP.
+func (s *Set) openIP(transport string, at config.Listen) (endpoint, error) {
 	var serve func(net.Listener) (endpoint, error)
 	switch transport {
+	case control.TransportUDP:
+		return s.openUDP(at)
 	case control.TransportTCP:
 		serve = func(l net.Listener) (endpoint, error) { return s.serveRPC(l, s.RPC) }
 	case control.TransportPortmap:
@@ -40,9 +43,8 @@ func (s *Set) openTCP(transport string, at config.Listen) (endpoint, error) {
 			return endpoint{stop: func(context.Context) error { stop(); return nil }}, nil
 		}
 	default:
-		return endpoint{}, fmt.Errorf("unknown transport %q: use %s, %s, %s, %s, %s or %s", transport,
-			control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf,
-			control.TransportOps, control.TransportControl)
+		return endpoint{}, fmt.Errorf("unknown transport %q: use one of %s", transport,
+			strings.Join(control.Transports, ", "))
 	}
 	to := netip.AddrPortFrom(at.Addr, at.Port)
 	if !at.Addr.IsValid() {
@@ -57,17 +59,30 @@ func (s *Set) openTCP(transport string, at config.Listen) (endpoint, error) {
 	return e, err
 }
 
-// listenTCP listens on one address, or on all of both families, falling back to IPv4 where the host
-// has no IPv6.
+// listenTCP listens for connections.
 func listenTCP(at netip.AddrPort, everywhere bool) (net.Listener, error) {
-	network, where := "tcp", at.String()
+	l, err := listen(at, everywhere, "tcp", func(ctx context.Context, network, where string) (any, error) {
+		return new(net.ListenConfig).Listen(ctx, network, where)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return l.(net.Listener), nil
+}
+
+// listen opens a socket on one address, or on all of both families, falling back to IPv4 where the
+// host has no IPv6.
+func listen(at netip.AddrPort, everywhere bool, network string,
+	open func(ctx context.Context, network, where string) (any, error),
+) (any, error) {
+	where := at.String()
 	switch {
 	case everywhere:
 		where = fmt.Sprintf(":%d", at.Port())
 	case at.Addr().Is4():
-		network = "tcp4" // "tcp" makes 0.0.0.0 an address of both families
+		network += "4" // "tcp" makes 0.0.0.0 an address of both families
 	}
-	l, err := new(net.ListenConfig).Listen(context.Background(), network, where)
+	l, err := open(context.Background(), network, where)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("in use by another process; choose another port (%w)", syscall.EADDRINUSE)

@@ -24,7 +24,7 @@ func TestOpsAfterTakeover(t *testing.T) {
 			return func(context.Context) error { stopped = true; return l.Close() }
 		},
 	}}
-	e, err := s.openTCP(control.TransportOps, config.Listen{Addr: netip.MustParseAddr("127.0.0.1")})
+	e, err := s.openIP(control.TransportOps, config.Listen{Addr: netip.MustParseAddr("127.0.0.1")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestIPv4Alone(t *testing.T) {
 				return func(context.Context) error { return l.Close() }
 			},
 		}}
-		e, err := s.openTCP(control.TransportOps, at)
+		e, err := s.openIP(control.TransportOps, at)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,7 +29,7 @@ const (
 // it.
 type waiting struct {
 	want   config.Listen // one address, or one device
-	kind   provider.Kind // Verbs: it waits for a device of the kernel; Soft: for its address; empty: TCP
+	kind   provider.Kind // Verbs: it waits for a device of the kernel; Soft: for its address; empty: no RDMA
 	since  time.Time
 	reason error // of the last try
 	delay  time.Duration
@@ -110,7 +110,7 @@ func (s *Set) retry(p *port, w *waiting) {
 // opens those that there are now, and returns no endpoint.
 func (s *Set) again(p *port, w *waiting) (endpoint, error) {
 	if w.kind == "" {
-		return s.openTCP(p.Transport, w.want)
+		return s.openIP(p.Transport, w.want)
 	}
 	if w.want.Any() {
 		if _, err := s.spread(w.want, p.opened.provider); err != nil {

@@ -107,7 +107,7 @@ func (r *rig) start() {
 		State: st, Service: srv, Log: log,
 		Ports: ports.New(ports.Config{
 			Settings: settings, State: st, Sockets: socks, Devices: devs, Counters: &counts, Audit: aud, Log: log,
-			RPC: srv.RPC, Programs: srv.Programs, Limiter: rpc.NewConnLimiter(rpc.ConnLimits{}),
+			RPC: srv.RPC, Programs: srv.Programs, Admits: srv.Table.AdmitsHost, Limiter: rpc.NewConnLimiter(rpc.ConnLimits{}),
 		}),
 		Clients: func() []control.Client { return r.clients },
 		Mu:      &mu, MayChange: func() error { mu.Lock(); return nil },

@@ -3,10 +3,9 @@ package service
 import (
 	"context"
 	"errors"
-	"net"
+	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -18,6 +17,7 @@ import (
 	"github.com/rstored/rstored/nfs/portmap"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
+	"github.com/rstored/rstored/rpcrdma/udp"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
@@ -41,19 +41,45 @@ func (s *Service) newNLM(common *nfs.Config, v4 *lateNFS4, starts int32) *nlm.Se
 	return nlm.New(cfg)
 }
 
-// callHost calls a program of another host, whose portmap knows the port. A server that may not
-// serve any more grants no locks: it calls nobody.
+// callHost calls a program of another host, whose portmap knows the port: by TCP, and by UDP if that
+// does not lead to an answer in half of the time.
 func (s *Service) callHost(ctx context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder),
 	res func(*xdr.Decoder) error,
 ) error {
-	dial := func(port uint16) (*tcp.Client, error) {
-		return tcp.Dial(ctx, net.JoinHostPort(host.String(), strconv.Itoa(int(port))))
+	half, cancel := ctx, context.CancelFunc(func() {})
+	if until, ok := ctx.Deadline(); ok {
+		half, cancel = context.WithTimeout(ctx, time.Until(until)/2)
+	}
+	defer cancel()
+	r := &rpc.Request{Prog: prog, Vers: vers, Proc: proc, Args: args, Res: res}
+	err := s.callBy(half, portmap.ProtoTCP, host, r)
+	if err == nil || errors.Is(err, errNoLease) || ctx.Err() != nil {
+		return err
+	}
+	r.XID = 0
+	if e := s.callBy(ctx, portmap.ProtoUDP, host, r); e != nil {
+		return fmt.Errorf("by TCP: %w; by UDP: %w", err, e)
+	}
+	return nil
+}
+
+// errNoLease is why a server that may not serve any more calls nobody: it grants no locks.
+var errNoLease = errors.New("this node has lost the lease on the state directory")
+
+// callBy calls a program of another host by a protocol, portmap.ProtoTCP or portmap.ProtoUDP.
+func (s *Service) callBy(ctx context.Context, proto uint32, host netip.Addr, r *rpc.Request) error {
+	dial := func(port uint16) (rpc.Client, error) {
+		at := netip.AddrPortFrom(host, port)
+		if proto == portmap.ProtoUDP {
+			return udp.Dial(at)
+		}
+		return tcp.Dial(ctx, at.String())
 	}
 	pm, err := dial(portmap.Port)
 	if err != nil {
 		return err
 	}
-	port, err := client.Port(ctx, pm, prog, vers)
+	port, err := client.Port(ctx, pm, r.Prog, r.Vers, proto)
 	_ = pm.Close()
 	if err != nil {
 		return err
@@ -64,9 +90,9 @@ func (s *Service) callHost(ctx context.Context, host netip.Addr, prog, vers, pro
 	}
 	defer func() { _ = c.Close() }()
 	if may := s.mayServe(); may != nil && !may() {
-		return errors.New("this node has lost the lease on the state directory")
+		return errNoLease
 	}
-	return c.Call(ctx, &rpc.Request{Prog: prog, Vers: vers, Proc: proc, Args: args, Res: res})
+	return c.Call(ctx, r)
 }
 
 // reclaiming reports whether the only locks that clients get now are those that they reclaim.

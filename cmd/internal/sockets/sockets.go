@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -241,8 +242,8 @@ func (s *Set) tell(fn func()) {
 	fn()
 }
 
-// keep gives a listener to the store. If that fails, the listener serves nevertheless.
-func (s *Set) keep(name string, t *net.TCPListener) {
+// keep gives a socket to the store. If that fails, the socket serves nevertheless.
+func (s *Set) keep(name string, t syscall.Conn) {
 	raw, err := t.SyscallConn()
 	if err == nil {
 		if e := raw.Control(func(fd uintptr) { err = s.store.StoreFD(name, int(fd)) }); err == nil {
@@ -296,61 +297,6 @@ func (s *Set) remove(name string) {
 	}
 }
 
-// shardName names the UDP socket of one shard of a device.
-func shardName(addr netip.Addr, shard, shards int) string {
-	return label("rdma", addr.String(), strconv.Itoa(shard), strconv.Itoa(shards))
-}
-
-// Take is the inherited UDP socket of a shard of the RDMA device of an address, which is
-// the caller's from now on. Sockets that share an address only fit as many as they were.
-// It implements udp.Sockets.
-func (s *Set) Take(addr netip.AddrPort, shard, shards int) (fd int, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	name := shardName(addr.Addr(), shard, shards)
-	in, ok := s.claim(func(in *inherited) bool {
-		// A socket of a unit file has another name. It is the only one of its address.
-		return !in.stream && in.addr == addr && (in.name == name || shards == 1 && !strings.HasPrefix(in.name, "rdma."))
-	})
-	if ok {
-		s.log.Info("RDMA on an inherited socket", zap.Stringer("on", in.addr))
-		s.open[name] = func() (*os.File, error) { return duplicate(in.fd) }
-		return in.fd, true
-	}
-	// Others on the address would keep the socket that is opened now from being bound.
-	for {
-		in, ok := s.claim(func(in *inherited) bool { return !in.stream && in.addr == addr && shard == 0 })
-		if !ok {
-			return -1, false
-		}
-		s.log.Info("an inherited socket does not fit the number of shards and is closed",
-			zap.Stringer("on", in.addr), zap.String("name", in.name))
-		s.discard(in)
-	}
-}
-
-// Keep has the socket of a shard, which stays the caller's, kept for the next process. It
-// implements udp.Sockets.
-func (s *Set) Keep(addr netip.AddrPort, shard, shards, fd int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	name := shardName(addr.Addr(), shard, shards)
-	s.open[name] = func() (*os.File, error) { return duplicate(fd) }
-	if s.store == nil {
-		return
-	}
-	s.tell(func() {
-		if err := s.store.StoreFD(name, fd); err != nil {
-			s.log.Warn("a socket is not kept over a restart", zap.Stringer("on", addr), zap.Error(err))
-		}
-	})
-}
-
-// Forget ends what Keep began. It implements udp.Sockets.
-func (s *Set) Forget(addr netip.AddrPort, shard, shards int) {
-	s.forget(shardName(addr.Addr(), shard, shards))
-}
-
 // Keeps reports whether sockets are kept for the next process.
 func (s *Set) Keeps() bool { return s.store != nil }
 
@@ -362,7 +308,7 @@ func (s *Set) Detach() {
 	s.frozen = true
 }
 
-// Sweep closes the inherited sockets that nothing has claimed, and returns their names.
+// Sweep closes what was inherited and not claimed, and says what that was.
 func (s *Set) Sweep() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -82,8 +81,12 @@ func (s *Store) Apply(
 		next.Document = was.Applied.Document
 	}
 	listen := make(map[string][]string)
-	maps.Copy(listen, next.Listen)
-	maps.Copy(listen, doc.Listen)
+	for k, v := range next.Listen {
+		listen[k] = v
+	}
+	for k, v := range doc.Listen {
+		listen[k] = v
+	}
 	next.Listen, next.Ignored, next.Warnings = listen, nil, nil
 	if doc.Exports != nil {
 		next.Exports = doc.Exports

@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -94,7 +93,9 @@ func TestClass(t *testing.T) {
 	ok := map[string]string{"server": "nas", "share": "/data"}
 	with := func(kv ...string) map[string]string {
 		m := map[string]string{}
-		maps.Copy(m, ok)
+		for k, v := range ok {
+			m[k] = v
+		}
 		for i := 0; i < len(kv); i += 2 {
 			m[kv[i]] = kv[i+1]
 		}
