@@ -142,6 +142,29 @@ func (c *container) install(from, to string, mode os.FileMode) {
 	}
 }
 
+// files are the names of all files inside, except for what the system and the tests themselves write.
+func (c *container) files() []string {
+	c.t.Helper()
+	return strings.Split(c.run("find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp "+
+		"-o -path /root -o -path /srv -o -path /var/tmp -o -path /var/cache -o -path /var/log -o -path /var/lib/rpm "+
+		"-o -path /var/lib/dnf -o -path /var/lib/dpkg -o -path /var/lib/systemd \\) -prune -o -print | LC_ALL=C sort"), "\n")
+}
+
+// leftOver are the files inside that were not there before.
+func (c *container) leftOver(before []string) (out []string) {
+	c.t.Helper()
+	was := make(map[string]bool, len(before))
+	for _, f := range before {
+		was[f] = true
+	}
+	for _, f := range c.files() {
+		if !was[f] {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
 // command runs a program of the host that has to work.
 func command(t *testing.T, name string, args ...string) string {
 	t.Helper()
@@ -173,7 +196,7 @@ func cache(t *testing.T) string {
 // mmdebstrap the first time.
 func debian(t *testing.T) string {
 	t.Helper()
-	const programs = "systemd,systemd-sysv,dbus,iproute2,procps,ca-certificates,python3,python3-apt,rpm"
+	const programs = "systemd,systemd-sysv,dbus,iproute2,procps,ca-certificates,python3,python3-apt,rpm,dnf"
 	dir := filepath.Join(cache(t), fmt.Sprintf("debian-%08x", crc32.ChecksumIEEE([]byte(programs))))
 	if _, err := os.Stat(dir); err == nil {
 		return dir
