@@ -29,6 +29,7 @@
 //   - Pinner: files that are open stay after their last name is removed
 //   - HostLocker: byte-range locks that programs of the host see
 //   - Leaser: reports when programs of the host open a file, for delegations
+//   - DirWatcher: reports when others change a directory, for delegations
 //
 // The daemon calls each store through a gate, which forwards these interfaces one by one
 // (cmd/internal/exports/optional.go). A new optional interface needs its methods there.

@@ -78,6 +78,12 @@ type Delegations interface {
 	// delegation of the file until EndChange, which must be called then, whatever ok is.
 	BeginChange(f lock.File) (begun, ok bool)
 	EndChange(f lock.File)
+	// BeginDirChange is BeginChange for a change of the entries of a directory. The directory's
+	// delegations whose clients can be notified of the change do not conflict with it.
+	BeginDirChange(dir lock.File, e DirEvent) (begun, ok bool)
+	// DirChanged notifies these clients of a change that was made. It is called before EndChange,
+	// and does not wait.
+	DirChanged(dir lock.File, e DirEvent)
 }
 
 // Counters count what went wrong in serving NFS. The zero value is ready for

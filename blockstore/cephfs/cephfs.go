@@ -49,6 +49,8 @@ var (
 	_ blockstore.Pinner  = (*FS)(nil)
 	_ blockstore.Xattrs  = (*FS)(nil)
 	_ blockstore.Births  = (*FS)(nil)
+
+	_ blockstore.DirWatcher = (*FS)(nil)
 )
 
 // Open mounts a filesystem by libcephfs. It waits until the monitors and an MDS answer, at most for
@@ -236,4 +238,10 @@ func (f *FS) perm(c *blockstore.Cred) (p *C.UserPerm, done func()) {
 		C.rc_userperm_destroy(p)
 		C.free(unsafe.Pointer(list))
 	}
+}
+
+// WatchDir implements blockstore.DirWatcher. Other clients of the cluster change directories, and
+// libcephfs does not tell of that.
+func (*FS) WatchDir(blockstore.Handle, func()) (stop func(), err error) {
+	return nil, blockstore.ErrNotSupp
 }

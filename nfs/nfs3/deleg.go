@@ -37,17 +37,44 @@ func (o *op) beginChange(h blockstore.Handle) nfs.Status {
 	return nfs.OK
 }
 
-// beginChangeName is beginChange for the regular file that a name stands for, if there is one: the
-// name is about to go, or to stand for something else.
-func (o *op) beginChangeName(dir blockstore.Handle, name string) nfs.Status {
+// beginChangeName is beginChange for the regular file or directory that a name stands for, if there
+// is one: the name is about to go, or to stand for something else. The zero handle says that there
+// is no object of the name.
+func (o *op) beginChangeName(dir blockstore.Handle, name string) (blockstore.Handle, nfs.Status) {
 	if o.s.Delegations == nil || !o.s.Delegations.Delegating() {
-		return nfs.OK
+		return blockstore.Handle{}, nfs.OK
 	}
 	h, a, err := o.x.FS.Lookup(&o.cred, dir, name)
-	if err != nil || a.Type != blockstore.TypeReg {
-		return nfs.OK // what is wrong with it is for the procedure itself to say
+	switch {
+	case err != nil:
+		return blockstore.Handle{}, nfs.OK // what is wrong with it is for the procedure itself to say
+	case a.Type != blockstore.TypeReg && a.Type != blockstore.TypeDir:
+		return h, nfs.OK
 	}
-	return o.beginChange(h)
+	return h, o.beginChange(h)
+}
+
+// beginDir is beginChange for a change of the entries of a directory. dirChanged, after a change that
+// was made, notifies the clients that have the directory delegated. Without a name in e nothing
+// changes.
+func (o *op) beginDir(dir blockstore.Handle, e nfs.DirEvent) nfs.Status {
+	if o.s.Delegations == nil || e == (nfs.DirEvent{}) {
+		return nfs.OK
+	}
+	begun, ok := o.s.Delegations.BeginDirChange(o.file(dir), e)
+	if begun {
+		o.changing = append(o.changing, o.file(dir))
+	}
+	if !ok {
+		return nfs.ErrJukebox
+	}
+	return nfs.OK
+}
+
+func (o *op) dirChanged(dir blockstore.Handle, e nfs.DirEvent) {
+	if o.s.Delegations != nil && e != (nfs.DirEvent{}) {
+		o.s.Delegations.DirChanged(o.file(dir), e)
+	}
 }
 
 func (o *op) endChanges() {

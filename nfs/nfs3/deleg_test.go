@@ -17,6 +17,18 @@ type delegated struct {
 	write []lock.File
 	all   []lock.File
 	held  map[lock.File]int
+	told  []nfs.DirEvent
+}
+
+func (g *delegated) BeginDirChange(f lock.File, _ nfs.DirEvent) (begun, ok bool) {
+	return g.BeginChange(f)
+}
+
+func (g *delegated) DirChanged(f lock.File, e nfs.DirEvent) {
+	if g.held[f] == 0 {
+		g.t.Errorf("%+v outside of the change", e)
+	}
+	g.told = append(g.told, e)
 }
 
 func (g *delegated) Free(f lock.File, change, _ bool) bool {
@@ -149,6 +161,78 @@ func TestHeldInPanic(t *testing.T) {
 	for _, n := range g.held {
 		if n != 0 {
 			t.Errorf("held %d times", n)
+		}
+	}
+}
+
+// TestDirDelegated: changes of a directory that is delegated are JUKEBOX, and nothing is done. Those
+// that are made are told.
+func TestDirDelegated(t *testing.T) {
+	var none blockstore.SetAttr
+	link := func(root, fh []byte) func(*xdr.Encoder) {
+		return func(e *xdr.Encoder) { EncodeHandle(e, fh); dirArgs(root, "g")(e) }
+	}
+	for _, c := range []struct {
+		name string
+		proc uint32
+		args func(root, fh []byte) func(*xdr.Encoder)
+		told []nfs.DirEvent // empty: it changes nothing
+	}{
+		{"CREATE", ProcCreate, func(root, _ []byte) func(*xdr.Encoder) {
+			return dirArgs(root, "g", words(CreateUnchecked), sattr(&none))
+		}, []nfs.DirEvent{{Added: "g"}}},
+		{"CREATE of what is there", ProcCreate, func(root, _ []byte) func(*xdr.Encoder) {
+			return dirArgs(root, "f", words(CreateUnchecked), sattr(&none))
+		}, nil},
+		{"MKDIR", ProcMkdir, func(root, _ []byte) func(*xdr.Encoder) {
+			return dirArgs(root, "g", sattr(&none))
+		}, []nfs.DirEvent{{Added: "g"}}},
+		{"LINK", ProcLink, link, []nfs.DirEvent{{Added: "g"}}},
+		{"REMOVE", ProcRemove, func(root, _ []byte) func(*xdr.Encoder) {
+			return dirArgs(root, "f")
+		}, []nfs.DirEvent{{Removed: "f"}}},
+		{"RENAME", ProcRename, func(root, _ []byte) func(*xdr.Encoder) {
+			return func(e *xdr.Encoder) { dirArgs(root, "f")(e); dirArgs(root, "g")(e) }
+		}, []nfs.DirEvent{{Removed: "f", Added: "g"}}},
+		{"RENAME over another", ProcRename, func(root, _ []byte) func(*xdr.Encoder) {
+			return func(e *xdr.Encoder) { dirArgs(root, "f")(e); dirArgs(root, "other")(e) }
+		}, []nfs.DirEvent{{Removed: "f", Added: "other", Replaced: true}}},
+	} {
+		r := newRig(t)
+		g := &delegated{t: t, held: make(map[lock.File]int)}
+		r.srv.Close()
+		r.srv = rpc.NewServer(rpc.ServerConfig{
+			Programs: Programs(nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count, Delegations: g}), Workers: 2,
+		})
+		t.Cleanup(r.srv.Close)
+		root := r.root()
+		fh := r.file(root, "f", "content")
+		r.file(root, "other", "o")
+		g.told = nil
+		id, h, err := r.codec.Parse(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.all = []lock.File{{Export: id, Handle: h}}; c.told != nil {
+			before, _ := r.fs.GetAttr(nil, h)
+			if st, _ := r.nfs(c.proc, c.args(root, fh)); st != nfs.ErrJukebox {
+				t.Errorf("%s: %v", c.name, st)
+			}
+			if after, _ := r.fs.GetAttr(nil, h); after.Ctime != before.Ctime || len(g.told) > 0 {
+				t.Errorf("%s: done all the same, told %v", c.name, g.told)
+			}
+			g.all = nil
+		}
+		if st, _ := r.nfs(c.proc, c.args(root, fh)); st != nfs.OK {
+			t.Errorf("%s, returned: %v", c.name, st)
+		}
+		if !slices.Equal(g.told, c.told) {
+			t.Errorf("%s: told %+v instead of %+v", c.name, g.told, c.told)
+		}
+		for f, n := range g.held {
+			if n != 0 {
+				t.Errorf("%s: %v is held %d times", c.name, f, n)
+			}
 		}
 	}
 }

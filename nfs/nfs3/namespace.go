@@ -109,19 +109,28 @@ type newObject struct {
 
 // makeObject ends a procedure that makes an object. st is what the checks of the procedure said. If
 // they passed, do makes the object, unless an earlier execution of the call made it before the
-// server was killed.
+// server was killed. There is an object of the name already if exists.
 func (o *op) makeObject(
-	st nfs.Status, dir *blockstore.Handle, name string, typ blockstore.FileType, s *blockstore.SetAttr,
+	st nfs.Status, dir *blockstore.Handle, name string, exists bool, typ blockstore.FileType, s *blockstore.SetAttr,
 	do func(n *newObject) error,
 ) rpc.Status {
 	var n newObject
+	event := nfs.DirEvent{Added: name}
+	if exists {
+		event = nfs.DirEvent{}
+	}
+	if st == nfs.OK {
+		st = o.beginDir(*dir, event)
+	}
 	if st == nfs.OK {
 		var yes bool
 		var err error
 		if n.h, o.attr, yes, err = o.once().Made(&o.cred, *dir, name, typ, s); !yes {
 			err = do(&n)
 		}
-		st = nfs.StatusOf(err)
+		if st = nfs.StatusOf(err); st == nfs.OK {
+			o.dirChanged(*dir, event)
+		}
 	}
 	o.status(st)
 	if st == nfs.OK {
@@ -150,13 +159,15 @@ func create(o *op) rpc.Status {
 	default:
 		d.Fail(xdr.ErrValue)
 	}
+	var found blockstore.Handle
 	dir, st := o.resolveNew(fh, name)
 	if st == nfs.OK && mode == blockstore.Unchecked {
 		if st = o.deniedName(dir, name, s.Size != nil); st == nfs.OK {
-			st = o.beginChangeName(dir, name)
+			found, st = o.beginChangeName(dir, name)
 		}
 	}
-	return o.makeObject(st, &dir, name, blockstore.TypeReg, &s, func(n *newObject) (err error) {
+	exists := found != blockstore.Handle{}
+	return o.makeObject(st, &dir, name, exists, blockstore.TypeReg, &s, func(n *newObject) (err error) {
 		n.h, o.attr, n.w, err = o.x.FS.Create(&o.cred, dir, name, mode, &s, verf)
 		return err
 	})
@@ -167,7 +178,7 @@ func mkdir(o *op) rpc.Status {
 	fh, name := dirOp(&o.c.Args)
 	s := DecodeSetAttr(&o.c.Args)
 	dir, st := o.resolveNew(fh, name)
-	return o.makeObject(st, &dir, name, blockstore.TypeDir, &s, func(n *newObject) (err error) {
+	return o.makeObject(st, &dir, name, false, blockstore.TypeDir, &s, func(n *newObject) (err error) {
 		n.h, o.attr, n.w, err = o.x.FS.Mkdir(&o.cred, dir, name, &s)
 		return err
 	})
@@ -180,7 +191,7 @@ func symlink(o *op) rpc.Status {
 	s := DecodeSetAttr(d)
 	target := string(d.Bulk(PathLimit))
 	dir, st := o.resolveNew(fh, name)
-	return o.makeObject(st, &dir, name, blockstore.TypeLnk, &s, func(n *newObject) (err error) {
+	return o.makeObject(st, &dir, name, false, blockstore.TypeLnk, &s, func(n *newObject) (err error) {
 		n.h, o.attr, n.w, err = o.x.FS.Symlink(&o.cred, dir, name, target, &s)
 		return err
 	})
@@ -205,7 +216,7 @@ func mknod(o *op) rpc.Status {
 	if st == nfs.OK && !special {
 		st = nfs.ErrBadType
 	}
-	return o.makeObject(st, &dir, name, typ, &s, func(n *newObject) (err error) {
+	return o.makeObject(st, &dir, name, false, typ, &s, func(n *newObject) (err error) {
 		n.h, o.attr, n.w, err = o.x.FS.Mknod(&o.cred, dir, name, typ, major, minor, &s)
 		return err
 	})
@@ -226,8 +237,12 @@ func (o *op) unlink(directory bool) rpc.Status {
 	if st == nfs.OK {
 		st = o.uncovered(&dir, name)
 	}
-	if st == nfs.OK && !directory {
-		st = o.beginChangeName(dir, name)
+	if st == nfs.OK {
+		_, st = o.beginChangeName(dir, name)
+	}
+	event := nfs.DirEvent{Removed: name}
+	if st == nfs.OK {
+		st = o.beginDir(dir, event)
 	}
 	if st == nfs.OK {
 		yes, err := o.once().Unlinked(dir, name)
@@ -238,7 +253,9 @@ func (o *op) unlink(directory bool) rpc.Status {
 		default:
 			w, err = o.x.FS.Remove(&o.cred, dir, name)
 		}
-		st = nfs.StatusOf(err)
+		if st = nfs.StatusOf(err); st == nfs.OK {
+			o.dirChanged(dir, event)
+		}
 	}
 	return o.failWcc(st, &w, &dir) // success looks the same
 }
@@ -265,11 +282,17 @@ func rename(o *op) rpc.Status {
 	if st == nfs.OK {
 		st = o.uncovered(&to, toName)
 	}
+	var moved, replaced blockstore.Handle
 	if st == nfs.OK {
-		st = o.beginChangeName(from, fromName)
+		moved, st = o.beginChangeName(from, fromName)
 	}
 	if st == nfs.OK {
-		st = o.beginChangeName(to, toName)
+		replaced, st = o.beginChangeName(to, toName)
+	}
+	moves := nfs.Renamed(from == to, fromName, toName, moved, replaced)
+	dirs := [...]blockstore.Handle{from, to}
+	for i := 0; i < len(moves) && st == nfs.OK; i++ {
+		st = o.beginDir(dirs[i], moves[i])
 	}
 	if st == nfs.OK {
 		yes, err := o.once().Renamed(from, fromName, to, toName)
@@ -277,6 +300,9 @@ func rename(o *op) rpc.Status {
 			fromW, toW, err = o.x.FS.Rename(&o.cred, from, fromName, to, toName)
 		}
 		st = nfs.StatusOf(err)
+		for i := 0; i < len(moves) && st == nfs.OK; i++ {
+			o.dirChanged(dirs[i], moves[i])
+		}
 	}
 	o.status(st)
 	o.wcc(&fromW, &from)
@@ -300,13 +326,19 @@ func link(o *op) rpc.Status {
 	if st == nfs.OK {
 		st = o.beginChange(h)
 	}
+	event := nfs.DirEvent{Added: name}
+	if st == nfs.OK {
+		st = o.beginDir(dir, event)
+	}
 	if st == nfs.OK {
 		yes, err := o.once().Linked(h, dir, name)
 		if !yes {
 			o.attr, w, err = o.x.FS.Link(&o.cred, h, dir, name)
 			known = err == nil
 		}
-		st = nfs.StatusOf(err)
+		if st = nfs.StatusOf(err); st == nfs.OK {
+			o.dirChanged(dir, event)
+		}
 	}
 	o.status(st)
 	if known {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/nfs"
-	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
@@ -18,6 +17,7 @@ const (
 	procCBCompound  = 1
 	opCBGetattr     = 3
 	opCBRecall      = 4
+	opCBNotify      = 6
 	opCBRecallAny   = 8
 	opCBSequence    = 11
 	opCBNotifyLock  = 13
@@ -29,6 +29,7 @@ const (
 const (
 	recallAnyRead  = 0
 	recallAnyWrite = 1
+	recallAnyDir   = 2
 )
 
 // Flags of SEQUENCE's result (section 18.46.3).
@@ -380,21 +381,3 @@ func outcomeOf(d *xdr.Decoder, err error, asked uint32) outcome {
 	}
 	return outcome{slot: state.Executed, received: true, status: st}
 }
-
-// Delegations for those who are no clients of version 4; see nfs.Delegations.
-
-var _ nfs.Delegations = (*Server)(nil)
-
-// Delegating implements nfs.Delegations.
-func (s *Server) Delegating() bool { return s.state.Delegating() }
-
-// Free implements nfs.Delegations.
-func (s *Server) Free(f lock.File, change, mayWait bool) bool {
-	return !s.state.Delegating() || s.free(s.cfg.Now(), f, nil, change, mayWait)
-}
-
-// BeginChange implements nfs.Delegations.
-func (s *Server) BeginChange(f lock.File) (begun, ok bool) { return s.beginChange(s.cfg.Now(), f, nil) }
-
-// EndChange implements nfs.Delegations.
-func (s *Server) EndChange(f lock.File) { s.state.EndChange(f) }

@@ -240,7 +240,12 @@ func delegReturn(k *compound) nfs.Status {
 // DELAY means that a client has not returned its delegation yet. The caller must not have changed
 // anything before: the client repeats the whole operation.
 func (k *compound) beginChange(f lock.File) nfs.Status {
-	held, ok := k.s.beginChange(k.now, f, k.client)
+	return k.begin(f, 0)
+}
+
+// begin is beginChange. kinds are those of a change of a directory, see state.BeginDirChange.
+func (k *compound) begin(f lock.File, kinds uint32) nfs.Status {
+	held, ok := k.s.beginChange(k.now, f, k.client, kinds)
 	if held {
 		k.inChange = append(k.inChange, f)
 	}
@@ -250,19 +255,23 @@ func (k *compound) beginChange(f lock.File) nfs.Status {
 	return nfs.OK
 }
 
-// beginChangeName is beginChange for the regular file that a name stands for, if there is one. The
-// store looks the name up again later: if another file has the name by then, that is a file without
-// a reservation, as if the change had come a moment earlier. Without any backchannel on the server
-// there are no delegations, and the lookup is saved.
-func (k *compound) beginChangeName(dir *object, name string) nfs.Status {
+// beginChangeName is beginChange for the regular file or directory that a name stands for, if there
+// is one. The zero handle says that there is no object of the name. The store looks the name up again
+// later: if another file has the name by then, that is a file without a reservation, as if the change
+// had come a moment earlier. Without any backchannel on the server there are no delegations, and the
+// lookup is saved.
+func (k *compound) beginChangeName(dir *object, name string) (blockstore.Handle, nfs.Status) {
 	if !k.s.state.Delegating() {
-		return nfs.OK
+		return blockstore.Handle{}, nfs.OK
 	}
 	h, a, err := dir.x.FS.Lookup(k.who(dir), dir.h, name)
-	if err != nil || a.Type != blockstore.TypeReg {
-		return nfs.OK // the operation itself reports the error
+	switch {
+	case err != nil:
+		return blockstore.Handle{}, nfs.OK // the operation itself reports the error
+	case a.Type != blockstore.TypeReg && a.Type != blockstore.TypeDir:
+		return h, nfs.OK
 	}
-	return k.beginChange(lock.File{Export: dir.x.ID, Handle: h})
+	return h, k.beginChange(lock.File{Export: dir.x.ID, Handle: h})
 }
 
 // endChanges lets package state grant delegations of the files in inChange again. It takes the
@@ -332,12 +341,12 @@ func (s *Server) free(now time.Time, f lock.File, by *state.Client, change, mayW
 	}
 }
 
-// beginChange is state.BeginChange, and waits up to returnWait for each return. by is the client
+// beginChange is state.BeginDirChange, and waits up to returnWait for each return. by is the client
 // that makes the change and whose own delegation does not conflict, or nil for version 3. If held
 // is true the caller owes a state.EndChange.
-func (s *Server) beginChange(now time.Time, f lock.File, by *state.Client) (held, ok bool) {
+func (s *Server) beginChange(now time.Time, f lock.File, by *state.Client, kinds uint32) (held, ok bool) {
 	for {
-		if held, ok = s.state.BeginChange(now, f, by); ok || !s.await(f) {
+		if held, ok = s.state.BeginDirChange(now, f, by, kinds); ok || !s.await(f) {
 			return held, ok
 		}
 	}

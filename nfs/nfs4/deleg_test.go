@@ -42,6 +42,7 @@ type callback struct {
 	asked     Bitmap // what it asks for
 	notify    *lockNotified
 	any       *anyRecalled
+	dir       *dirNotified
 }
 
 type verdict struct {
@@ -156,6 +157,8 @@ func (c *callee) parse(args []byte) *callback {
 			}
 		case opCBNotifyLock:
 			k.notify = &lockNotified{fh: bytes.Clone(d.Opaque(FHMax)), client: d.Uint64(), owner: d.String(OwnerMax)}
+		case opCBNotify:
+			k.dir = parseDirNotified(c.t, &d)
 		case opCBOffload:
 			k.offload = parseOffload(c.t, &d)
 		default:

@@ -67,6 +67,10 @@ func (s *Server) Pause(on bool) {
 		}
 	}
 	f.restored = nil
+	for _, dir := range s.dirs.restored {
+		go s.wanted(dir)
+	}
+	s.dirs.restored = nil
 	s.resumeLocks()
 	for _, x := range s.state.Lost() {
 		// callBack first sends the lost callbacks of the session, in their slots and with their
@@ -229,7 +233,14 @@ func callbackAgain(a *state.PendingCallback, r *state.Recall) any {
 // is no lease: the delegation stays, but the server does not learn of further opens by the host.
 // That is logged and counted. leave belongs to package state, which calls it once when the
 // delegation ends.
-func (s *Server) leaseAgain(f lock.File, write bool) (leave func()) {
+//
+// The delegation of a directory is recalled when the server goes on: what programs of the host have
+// changed meanwhile nobody has seen.
+func (s *Server) leaseAgain(f lock.File, write, dir bool) (leave func()) {
+	if dir {
+		s.dirs.restored = append(s.dirs.restored, f)
+		return nil
+	}
 	x := s.cfg.Exports.ByID(f.Export)
 	if x == nil {
 		return nil

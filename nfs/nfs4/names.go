@@ -137,6 +137,10 @@ func create(k *compound) nfs.Status {
 		return nfs.ErrBadType
 	}
 	var w blockstore.Wcc
+	event := nfs.DirEvent{Added: name}
+	if st := k.beginDir(&dir, &event); st != nfs.OK {
+		return st
+	}
 	// A call that was repeated after a kill of the server finds its object here. The store would
 	// answer EXIST, and the client would report that for a directory which it made itself.
 	h, _, isMade, err := k.once(k.args).Made(who, dir.h, name, typ, &s.SetAttr)
@@ -152,6 +156,7 @@ func create(k *compound) nfs.Status {
 	if err != nil {
 		return k.within(&dir, err)
 	}
+	k.dirChanged(&dir, &event)
 	made := object{x: dir.x, rule: dir.rule, h: h}
 	k.setNew(&made, &s, typ == blockstore.TypeDir, &set)
 	k.changed(&dir, &w).encode(&k.c.Res)
@@ -167,7 +172,7 @@ func create(k *compound) nfs.Status {
 // During the grace period every REMOVE is GRACE. A client that has not reclaimed its open yet would
 // lose the file: an open pins the file only from the reclaim on.
 //
-// A delegation of the file is recalled first (section 18.25.4). Only regular files are delegated.
+// A delegation of the file or directory is recalled first (section 18.25.4).
 //
 // The name that another export lies at cannot be removed, nor renamed: ACCESS.
 func remove(k *compound) nfs.Status {
@@ -184,7 +189,11 @@ func remove(k *compound) nfs.Status {
 	if k.s.below(&k.cur, name) != nil {
 		return nfs.ErrAcces
 	}
-	if st := k.beginChangeName(&k.cur, name); st != nfs.OK {
+	if _, st := k.beginChangeName(&k.cur, name); st != nfs.OK {
+		return st
+	}
+	event := nfs.DirEvent{Removed: name}
+	if st := k.beginDir(&k.cur, &event); st != nfs.OK {
 		return st
 	}
 	fs, who := k.cur.x.FS, k.who(&k.cur)
@@ -201,6 +210,7 @@ func remove(k *compound) nfs.Status {
 	if err != nil {
 		return k.within(&k.cur, err)
 	}
+	k.dirChanged(&k.cur, &event)
 	k.changed(&k.cur, &w).encode(&k.c.Res)
 	return nfs.OK
 }
@@ -246,15 +256,24 @@ func rename(k *compound) nfs.Status {
 	if k.s.below(&k.saved, from) != nil || k.s.below(&k.cur, to) != nil {
 		return nfs.ErrAcces
 	}
-	if st := k.beginChangeName(&k.saved, from); st != nfs.OK {
+	moved, st := k.beginChangeName(&k.saved, from)
+	if st != nfs.OK {
 		return st
 	}
-	if st := k.beginChangeName(&k.cur, to); st != nfs.OK {
+	replaced, st := k.beginChangeName(&k.cur, to)
+	if st != nfs.OK {
 		return st
+	}
+	moves := nfs.Renamed(k.saved.h == k.cur.h, from, to, moved, replaced)
+	dirs := [...]*object{&k.saved, &k.cur}
+	for i := range moves {
+		if st := k.beginDir(dirs[i], &moves[i]); st != nfs.OK {
+			return st
+		}
 	}
 	var fromW, toW blockstore.Wcc
-	renamed, err := k.once(k.args).Renamed(k.saved.h, from, k.cur.h, to)
-	if !renamed {
+	done, err := k.once(k.args).Renamed(k.saved.h, from, k.cur.h, to)
+	if !done {
 		fromW, toW, err = k.cur.x.FS.Rename(k.who(&k.cur), k.saved.h, from, k.cur.h, to)
 	}
 	switch st := nfs.StatusOf(err); st {
@@ -265,6 +284,9 @@ func rename(k *compound) nfs.Status {
 		return k.notBothDirs()
 	default:
 		return st
+	}
+	for i := range moves {
+		k.dirChanged(dirs[i], &moves[i])
 	}
 	k.changed(&k.saved, &fromW).encode(&k.c.Res)
 	k.changed(&k.cur, &toW).encode(&k.c.Res)
@@ -310,6 +332,10 @@ func link(k *compound) nfs.Status {
 	if st := k.beginChange(lock.File{Export: k.saved.x.ID, Handle: k.saved.h}); st != nfs.OK {
 		return st
 	}
+	event := nfs.DirEvent{Added: name}
+	if st := k.beginDir(&k.cur, &event); st != nfs.OK {
+		return st
+	}
 	var w blockstore.Wcc
 	linked, err := k.once(k.args).Linked(k.saved.h, k.cur.h, name)
 	if !linked {
@@ -325,6 +351,7 @@ func link(k *compound) nfs.Status {
 	} else if st != nfs.OK {
 		return st
 	}
+	k.dirChanged(&k.cur, &event)
 	k.changed(&k.cur, &w).encode(&k.c.Res)
 	return nfs.OK
 }

@@ -63,7 +63,7 @@ func init() {
 	of(nfs.ErrJukebox, "it asks nobody", OpOffloadCancel, OpOffloadStatus)
 	of(nfs.ErrNotSupp, "copies go on after their replies", OpOffloadCancel, OpOffloadStatus)
 	of(errDirdelegUnavail, "GDD4_UNAVAIL says so", OpGetDirDelegation)
-	of(nfs.ErrGrace, "none is given at any time", OpGetDirDelegation)
+	of(nfs.ErrGrace, "GDD4_UNAVAIL says so", OpGetDirDelegation)
 	of(errRecallconflict, "WND4_CONTENTION says so", OpWantDelegation)
 	of(nfs.ErrReclaimConflict, "WND4_CONTENTION says so", OpWantDelegation)
 	of(nfs.ErrStale, "it does not look at the file", OpClose, OpDelegReturn, OpLockU, OpOpenDowngrade, OpGetFH, OpSaveFH,

@@ -133,7 +133,7 @@ func (k *compound) offload(c *copying) (*offload, nfs.Status) {
 	}
 	// The client may close the file before the copy ends. Then nothing else keeps the file from
 	// being delegated to another client.
-	held, ok := s.beginChange(k.now, k.file(), k.client)
+	held, ok := s.beginChange(k.now, k.file(), k.client, 0)
 	if !ok {
 		st.Drop()
 		s.offloads.wg.Done()

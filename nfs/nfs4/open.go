@@ -243,9 +243,14 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 		case found != nfs.ErrNoEnt || !a.create:
 			return f, found
 		}
+		event := nfs.DirEvent{Added: a.name}
+		if st := k.beginDir(&dir, &event); st != nfs.OK {
+			return f, st
+		}
 		var w blockstore.Wcc
 		f.file.h, f.attr, w, err = fs.Create(who, dir.h, a.name, blockstore.Guarded, &a.set.SetAttr, [VerifierLen]byte{})
 		if err == nil {
+			k.dirChanged(&dir, &event)
 			f.made, f.set, f.change = true, a.attrs, k.changed(&dir, &w)
 			k.setNew(&f.file, &a.set, false, &f.set)
 			f.once.Finished(&f.file.h, true)
@@ -303,10 +308,15 @@ func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Statu
 			return nfs.StatusOf(err)
 		}
 	}
+	event := nfs.DirEvent{Added: a.name}
+	if st := k.beginDir(dir, &event); st != nfs.OK {
+		return st
+	}
 	h, attr, w, err := fs.Create(who, dir.h, a.name, blockstore.Exclusive, &blockstore.SetAttr{}, a.verf)
 	if err != nil {
 		return k.within(dir, err)
 	}
+	k.dirChanged(dir, &event)
 	if !who.Owns(&attr) {
 		// The times of another user's file happen to equal the verifier: it is opened as any other.
 		f.file.h, f.attr, f.change = h, attr, k.changed(dir, &w)
@@ -357,44 +367,4 @@ func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 		return nfs.ErrAcces // to execute a file it has to be read
 	}
 	return nfs.OK
-}
-
-// closeFile is CLOSE (RFC 8881 section 18.2, RFC 7530 section 16.2): seqid, open_stateid. In a
-// session its result is the invalid special stateid (RFC 8881 section 8.2.3), so a client that uses
-// the result gets BAD_STATEID.
-//
-// CLOSE ends the open, its pin and its byte-range locks. The RFC would also allow LOCKS_HELD while
-// locks exist. CLOSE does not return a delegation, and makes no data stable: that takes COMMIT.
-func closeFile(k *compound) nfs.Status {
-	d := &k.c.Args
-	seq := d.Uint32()
-	id := k.stateid(DecodeStateid(d))
-	if done, st := k.takeTurn(id, state.OfOpen, seq); done {
-		return st
-	}
-	if k.minor == 0 {
-		return k.stated(k.client.Close40(k.turn, id, k.file()))
-	}
-	return k.stated(state.Invalid, k.client.Close(id, k.file()))
-}
-
-// openDowngrade is OPEN_DOWNGRADE (RFC 8881 section 18.18, RFC 7530 section 16.19): open_stateid,
-// seqid, share_access, share_deny. The stateid comes first, unlike in CLOSE. The want bits of
-// share_access have no effect. Access and deny have to be unions of modes that earlier OPENs named
-// (state.Client.Downgrade): anything else is INVAL, so a client cannot upgrade here.
-func openDowngrade(k *compound) nfs.Status {
-	d := &k.c.Args
-	id := k.stateid(DecodeStateid(d))
-	seq := d.Uint32()
-	access, deny := d.Uint32(), d.Uint32()
-	if k.minor > 0 {
-		access &^= k.wants()
-	}
-	if done, st := k.takeTurn(id, state.OfOpen, seq); done {
-		return st
-	}
-	if access == 0 || access > state.Both || deny > state.Both {
-		return nfs.ErrInval
-	}
-	return k.stated(k.client.Downgrade(id, k.file(), access, deny))
 }

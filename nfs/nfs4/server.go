@@ -97,6 +97,7 @@ type Server struct {
 	waiters                  atomic.Int32 // workers that wait for a client, of waitersMax
 	offloads                 offloads
 	lockWaits                lockWaits
+	dirs                     dirNotices
 	journal                  journal
 	getattrs                 atomic.Uint64 // CB_GETATTRs
 	recallAnys               atomic.Uint64 // CB_RECALL_ANYs
@@ -217,7 +218,9 @@ const (
 	CountRecallAny = "nfs4_recalls_of_any"
 	CountNotified  = "nfs4_locks_notified"
 	CountOffloads  = "nfs4_offloads"
-	CountCancelled = "nfs4_offloads_cancelled"
+	// CB_NOTIFYs, each with one change of a directory or more.
+	CountDirNotified = "nfs4_directories_notified"
+	CountCancelled   = "nfs4_offloads_cancelled"
 )
 
 // Faults are the counts of what is out of the ordinary, by name, without those that are zero:
@@ -240,7 +243,8 @@ func (s *Server) Faults() map[string]uint64 {
 	for name, n := range map[string]*atomic.Uint64{
 		CountGetattrs: &s.getattrs, CountUnpinned: &s.unpinned, CountUnleased: &s.unleased, CountHostOpens: &s.hostOpens,
 		CountRecallAny: &s.recallAnys, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
-		CountNotified: &s.lockWaits.notified, CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
+		CountNotified: &s.lockWaits.notified, CountDirNotified: &s.dirs.sent,
+		CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
 		"nfs4_illegal_operations": &s.illegal, "nfs4_sessions_denied": &s.deniedCalls, CountReplays: &s.replays,
 		CountRetriesWaited: &s.retriesWaited, CountToWorkers: &s.toWorkers,
 	} {

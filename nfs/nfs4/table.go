@@ -105,7 +105,7 @@ func init() {
 		OpCreateSession:      {"CREATE_SESSION", 1, alone, 0, createSession},
 		OpDestroySession:     {"DESTROY_SESSION", 1, alone, 0, destroySession},
 		OpFreeStateID:        {"FREE_STATEID", 1, changing, 0, freeStateid},
-		OpGetDirDelegation:   {"GET_DIR_DELEGATION", 1, h, 0, getDirDelegation},
+		OpGetDirDelegation:   {"GET_DIR_DELEGATION", 1, h | changing, dirDelegResult, getDirDelegation},
 		OpGetDeviceInfo:      {"GETDEVICEINFO", 1, 0, 0, nil},
 		OpGetDeviceList:      {"GETDEVICELIST", 1, h, 0, nil},
 		OpLayoutCommit:       {"LAYOUTCOMMIT", 1, h, 0, nil},

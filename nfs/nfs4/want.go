@@ -107,41 +107,6 @@ func (k *compound) mayHave(a *blockstore.Attr, write bool) nfs.Status {
 	return k.mayOpen(&f, &openArgs{access: access, claim: ClaimFH})
 }
 
-// getDirDelegation is GET_DIR_DELEGATION (RFC 8881 section 18.39). No directory is ever delegated.
-// The operation succeeds with GDD4_UNAVAIL: NOTSUPP would do as well, but the RFC has this answer
-// for it. The arguments are decoded to the end, because more operations may follow in the compound:
-//
-//	signal_deleg_avail                       bool
-//	notification_types                       bitmap4
-//	child_attr_delay, dir_attr_delay         nfstime4, 12 bytes each
-//	child_attributes, dir_attributes         bitmap4
-func getDirDelegation(k *compound) nfs.Status {
-	d := &k.c.Args
-	d.Bool() // signal_deleg_avail
-	DecodeBitmap(d)
-	for range 2 {
-		d.Skip(8 + 4)
-	}
-	DecodeBitmap(d)
-	DecodeBitmap(d)
-	if k.bad() {
-		return nfs.ErrBadXDR
-	}
-	if k.cur.x != nil {
-		a, err := k.cur.x.FS.GetAttr(k.who(&k.cur), k.cur.h)
-		if err != nil {
-			return nfs.StatusOf(err)
-		}
-		if a.Type != blockstore.TypeDir {
-			return nfs.ErrNotDir
-		}
-	}
-	const unavailable = 1
-	k.c.Res.Uint32(unavailable)
-	k.c.Res.Bool(false) // no callback follows
-	return nfs.OK
-}
-
 // recallAnyIfCrowded sends CB_RECALL_ANY if a bound of delegations is nearly reached: from 7/8 of
 // the bound of one client, or of the whole server, on. Package state chooses the clients: this one,
 // and the one with most delegations. It calls the same client at most every 10 seconds.
@@ -156,8 +121,7 @@ func (k *compound) recallAnyIfCrowded(got *state.Delegated) {
 
 // relieving is CB_RECALL_ANY (RFC 8881 section 20.6): objects_to_keep, type mask. The client
 // chooses which delegations it returns until it has no more than keep, because it knows which of
-// them it does not use. The callback is for read and write delegations alike and refers to no
-// request.
+// them it does not use. The callback is for delegations of every kind and refers to no request.
 type relieving struct{ keep int }
 
 func (*relieving) op() uint32            { return opCBRecallAny }
@@ -165,7 +129,7 @@ func (*relieving) refers() *state.Origin { return nil }
 
 func (r *relieving) encode(_ *Server, e *xdr.Encoder) {
 	e.Uint32(uint32(r.keep))
-	BitmapOf(recallAnyRead, recallAnyWrite).Encode(e)
+	BitmapOf(recallAnyRead, recallAnyWrite, recallAnyDir).Encode(e)
 }
 
 // answered implements request. The status does not matter: a client that returns nothing gets no

@@ -142,23 +142,6 @@ func TestWantDelegation(t *testing.T) {
 	}
 }
 
-// TestGetDirDelegation: there are none of directories.
-func TestGetDirDelegation(t *testing.T) {
-	r := newRig(t)
-	x := r.session(1, "one")
-	fh, _ := x.make(x.handle("one"), "file")
-	ask := op(OpGetDirDelegation, true, BitmapOf(1, 2), uint64(1), 0, uint64(1), 0, Bitmap{}, Bitmap{})
-	for _, dir := range [][]byte{x.handle(), x.handle("one")} {
-		p := x.do(op(OpPutFH, dir), ask).ok(OpPutFH).ok(OpGetDirDelegation)
-		if status, signal := p.Uint32(), p.Bool(); status != 1 || signal {
-			t.Errorf("status %d, signal %v", status, signal)
-		}
-		p.end()
-	}
-	x.do(op(OpPutFH, fh), ask).ok(OpPutFH).fails(OpGetDirDelegation, nfs.ErrNotDir)
-	x.do(op(OpPutFH, fh), op(OpGetDirDelegation, true)).ok(OpPutFH).fails(OpGetDirDelegation, nfs.ErrBadXDR)
-}
-
 // TestRecallAny: a client with nearly as many delegations as it may have is asked to
 // give some back, once in a while.
 func TestRecallAny(t *testing.T) {
@@ -185,7 +168,7 @@ func TestRecallAny(t *testing.T) {
 			t.Errorf("file %d: asked %d times", i, len(asked))
 		}
 	}
-	if asked[0].keep != 6 || asked[0].kinds != BitmapOf(recallAnyRead, recallAnyWrite) {
+	if asked[0].keep != 6 || asked[0].kinds != BitmapOf(recallAnyRead, recallAnyWrite, recallAnyDir) {
 		t.Errorf("asked for %+v", asked[0])
 	}
 	if n := r.s.Faults()[CountRecallAny]; n != 1 {

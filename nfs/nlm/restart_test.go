@@ -309,6 +309,7 @@ func FuzzPrograms(f *testing.F) {
 
 // delegated is a file that somebody has, or not.
 type delegated struct {
+	nfs.Delegations
 	taken bool
 	held  int
 }

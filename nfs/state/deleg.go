@@ -62,12 +62,14 @@ type deleg struct {
 // delegRecord is the part of a delegation that a snapshot has. The fields down to Change never
 // change after the grant, and are read without a lock.
 type delegRecord struct {
-	File   lock.File
-	Num    uint32 // among the states of the client; the end of the stateid's Other
-	Seq    uint32 // always 1: no operation changes a delegation
-	Write  bool
-	Origin Origin
-	Given  int64 // when, in Unix nanoseconds
+	File    lock.File
+	Num     uint32 // among the states of the client; the end of the stateid's Other
+	Seq     uint32 // always 1: no operation changes a delegation
+	Write   bool
+	Dir     bool   // of a directory; never with Write
+	Notices uint32 // kinds of changes of the directory that the client is notified of
+	Origin  Origin
+	Given   int64 // when, in Unix nanoseconds
 	// Change is the change attribute of the file when the client got the delegation. A holder whose
 	// CB_GETATTR reply has another one has modified the file (RFC 8881 section 10.4.3). It counts
 	// for write delegations only.
@@ -139,7 +141,7 @@ type delegShard struct {
 // delegCounts are of the whole server.
 type delegCounts struct {
 	possible               atomic.Bool   // there has been a backchannel; never false again
-	all, writes            atomic.Int64  // now, without the revoked ones
+	all, writes, dirs      atomic.Int64  // now, without the revoked ones
 	given, recalls, denied atomic.Uint64 // since the start; denied are answers of DELAY
 	revoked                atomic.Uint64
 }
@@ -175,36 +177,43 @@ func (k *clash) any() bool { return k.wait || len(k.revoke)+len(k.gone) > 0 }
 
 // clash finds the delegations of a file that conflict with reading it or, if change is true, with
 // any use. by is the client that wants to, whose own delegation does not conflict; nil for another
-// protocol. Call with the shard's lock held.
+// protocol. kinds are those of a change of a directory, see BeginDirChange; 0: none of them. Call
+// with the shard's lock held.
 //
 // clash only marks and collects. It must not send, revoke or end anything itself: that takes the mu
 // of the delegation's client, and the lock order has Client.mu before the shard.
-func (sh *fileShard) clash(now time.Time, f lock.File, by *Client, change bool, lease time.Duration) (k clash) {
+func (sh *fileShard) clash(
+	now time.Time, f lock.File, by *Client, change bool, kinds uint32, lease time.Duration,
+) (k clash) {
 	for _, d := range sh.deleg.m[f] {
-		if d.c == by || !change && !d.Write {
-			continue
-		}
-		at := now.UnixNano()
-		switch {
-		case d.c.expired(now):
-			k.gone = append(k.gone, d.c)
-			continue
-		case d.Recalled && at > d.until.Load():
-			k.revoke = append(k.revoke, d)
-			continue
-		case !d.Recalled:
-			d.Recalled = true
-			d.Last = at + extensions*int64(lease)
-			d.until.Store(at + int64(lease)) // after Last: io reads Last once until is not 0
-			sh.deleg.noteRecall(f, at)
-		}
-		k.wait = true
-		if !d.Acknowledged && !d.calling && (d.called == 0 || at-d.called > int64(recallAgain)) {
-			d.calling, d.called = true, at
-			k.recall = append(k.recall, d.recall())
+		if d.c != by && (change || d.Write) && !d.covers(kinds) {
+			k.add(sh, now, d, lease)
 		}
 	}
 	return k
+}
+
+// add adds a delegation that conflicts. Call with the shard's lock held.
+func (k *clash) add(sh *fileShard, now time.Time, d *deleg, lease time.Duration) {
+	at := now.UnixNano()
+	switch {
+	case d.c.expired(now):
+		k.gone = append(k.gone, d.c)
+		return
+	case d.Recalled && at > d.until.Load():
+		k.revoke = append(k.revoke, d)
+		return
+	case !d.Recalled:
+		d.Recalled = true
+		d.Last = at + extensions*int64(lease)
+		d.until.Store(at + int64(lease)) // after Last: io reads Last once until is not 0
+		sh.deleg.noteRecall(d.File, at)
+	}
+	k.wait = true
+	if !d.Acknowledged && !d.calling && (d.called == 0 || at-d.called > int64(recallAgain)) {
+		d.calling, d.called = true, at
+		k.recall = append(k.recall, d.recall())
+	}
 }
 
 func (d *deleg) recall() Recall {
@@ -276,13 +285,17 @@ func (s *Server) Recalled(r *Recall, told bool) {
 // Without delegations, which is the common case, Free reads one counter and takes no lock. READs of
 // version 3 and READs with a special stateid call it.
 func (s *Server) Free(now time.Time, f lock.File, by *Client, change bool) bool {
+	return s.free(now, f, by, change, 0)
+}
+
+func (s *Server) free(now time.Time, f lock.File, by *Client, change bool, kinds uint32) bool {
 	if s.delegs.all.Load() == 0 || !change && s.delegs.writes.Load() == 0 {
 		return true
 	}
 	sh := s.shardOfFile(f)
 	for {
 		sh.mu.Lock()
-		k := sh.clash(now, f, by, change, s.cfg.Lease)
+		k := sh.clash(now, f, by, change, kinds, s.cfg.Lease)
 		sh.mu.Unlock()
 		if !k.any() {
 			return true
@@ -300,6 +313,10 @@ func (s *Server) Free(now time.Time, f lock.File, by *Client, change bool) bool 
 // The count goes up before Free looks. In the other order another client could get a delegation
 // between the two.
 func (s *Server) BeginChange(now time.Time, f lock.File, by *Client) (held, ok bool) {
+	return s.begin(now, f, by, 0)
+}
+
+func (s *Server) begin(now time.Time, f lock.File, by *Client, kinds uint32) (held, ok bool) {
 	if !s.delegs.possible.Load() {
 		return false, true
 	}
@@ -310,7 +327,7 @@ func (s *Server) BeginChange(now time.Time, f lock.File, by *Client) (held, ok b
 	}
 	sh.deleg.changing[f]++
 	sh.mu.Unlock()
-	if !s.Free(now, f, by, true) {
+	if !s.free(now, f, by, true, kinds) {
 		s.EndChange(f)
 		return false, false
 	}

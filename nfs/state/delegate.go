@@ -23,6 +23,9 @@ type Delegate struct {
 	// only.
 	Times              bool
 	Accessed, Modified int64
+	// Dir: the file is a directory; see DelegateDir. Notices are kinds of changes of its entries.
+	Dir     bool
+	Notices uint32
 	// By is the turn of the OPEN, in version 4.0; nil in later versions.
 	By *Turn
 }
@@ -77,7 +80,7 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	whole := lock.Lock{Owner: lock.Owner{Client: c.name}, End: lock.ToEnd, Exclusive: a.Write}
 	// The client locks a delegated file without calling the server. So it gets no delegation while
 	// a lock of the host conflicts. The host is asked before any lock of this package is taken.
-	if c.s.delegs.possible.Load() && c.s.cfg.Locks.OnHost() {
+	if !a.Dir && c.s.delegs.possible.Load() && c.s.cfg.Locks.OnHost() {
 		if _, ok := c.s.cfg.Locks.Probe(a.File, whole); !ok {
 			return res, WhyContention
 		}
@@ -108,7 +111,7 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	}
 	d := &deleg{c: c, delegRecord: delegRecord{
 		File: a.File, Write: a.Write, Origin: a.Origin, Change: a.Change, Given: now.UnixNano(), Seq: 1,
-		Times: a.Write && a.Times, Accessed: a.Accessed, Modified: a.Modified,
+		Times: a.Write && a.Times, Accessed: a.Accessed, Modified: a.Modified, Dir: a.Dir, Notices: a.Notices,
 	}}
 	// From here on the shard's lock is held, so that no open, reservation or change of the file can
 	// come between the checks and the grant.
@@ -161,6 +164,9 @@ func (c *Client) addDeleg(sh *fileShard, d *deleg) {
 	if d.Write {
 		c.s.delegs.writes.Add(1)
 	}
+	if d.Dir {
+		c.s.delegs.dirs.Add(1)
+	}
 }
 
 // unshareDeleg removes a delegation from its file and wakes those who wait for its end (Watch).
@@ -193,6 +199,9 @@ func (s *Server) unshareDeleg(d *deleg) {
 	s.delegs.all.Add(-1)
 	if d.Write {
 		s.delegs.writes.Add(-1)
+	}
+	if d.Dir {
+		s.delegs.dirs.Add(-1)
 	}
 }
 

@@ -13,6 +13,7 @@ type DelegInfo struct {
 	Client uint64
 	File   lock.File
 	Write  bool
+	Dir    bool // of a directory
 	Given  time.Time
 	// Recalled: CB_RECALL was sent, or is about to be. Acknowledged: the client has answered it with
 	// OK. Until is when the server may revoke a recalled delegation; zero if it is not recalled.
@@ -34,7 +35,7 @@ func (s *Server) DelegationList(most int) []DelegInfo {
 			if len(out) >= most {
 				break
 			}
-			i := DelegInfo{Client: c.ID, File: f, Write: d.Write, Given: time.Unix(0, d.Given)}
+			i := DelegInfo{Client: c.ID, File: f, Write: d.Write, Dir: d.Dir, Given: time.Unix(0, d.Given)}
 			sh := s.shardOfFile(f)
 			sh.mu.Lock()
 			if i.Recalled, i.Acknowledged = d.Recalled, d.Acknowledged; d.Recalled {

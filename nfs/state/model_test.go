@@ -10,7 +10,8 @@ import (
 )
 
 // Two clients of two owners each open, upgrade, downgrade, close, lock, unlock and test two
-// files, fall silent, restart, and so does the server. A model that knows each byte and
+// files, fall silent, restart, and so does the server. They have directories delegated, and change
+// them. A model that knows each byte and
 // each mode says what must come of it; it is written from RFC 8881 sections 8.4, 9 and
 // 18.16, and knows nothing of how the server does it.
 
@@ -58,6 +59,9 @@ func randomAct(r *rand.Rand) act {
 		{"reclaim", 8},
 		{"complete", 3},
 		{"handover", 3},
+		{"delegate", 6},
+		{"return", 2},
+		{"change", 6},
 	}
 	n := 0
 	for _, k := range kinds {
@@ -101,6 +105,8 @@ type modelClient struct {
 	boots    byte
 	opens    map[modelKey]*modelOpen
 	before   map[modelKey]*modelOpen // what it may reclaim
+	dirs     map[int]*modelDir
+	revoked  int // directories that it does not know to be lost
 }
 
 // model is the state as it has to be.
@@ -112,13 +118,14 @@ type model struct {
 	until   time.Time // of the grace period
 	started bool      // the server was restarted
 	clients [modelClients]modelClient
+	recalls [modelFiles]time.Time // of directories
 }
 
 func newModel() *model {
 	m := &model{boot: 1, now: begin}
 	m.s = m.d.boot(m.boot, m.now)
 	for i := range m.clients {
-		m.clients[i].opens = make(map[modelKey]*modelOpen)
+		m.clients[i].lost()
 	}
 	return m
 }
@@ -133,7 +140,10 @@ func (m *model) pending() bool {
 }
 
 // lost is a client without anything.
-func (c *modelClient) lost() { c.c, c.opens, c.complete = nil, make(map[modelKey]*modelOpen), false }
+func (c *modelClient) lost() {
+	c.c, c.opens, c.complete = nil, make(map[modelKey]*modelOpen), false
+	c.dirs, c.revoked = make(map[int]*modelDir), 0
+}
 
 // reconcile has the model follow where the server had a choice: who was silent may have
 // lost what he had. Nobody else may.

@@ -24,9 +24,15 @@ func (m *model) join(c *modelClient, i int, reboot bool) error {
 	if err := one(st, nfs.OK); err != nil {
 		return err
 	}
-	_, st = m.s.CreateSession(m.now,
-		&CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, Fore: channel})
+	made, st := m.s.CreateSession(m.now,
+		&CreateSession{
+			Client: got.Client, Sequence: got.Sequence, Principal: root, Fore: channel,
+			Back: NewBackchannel(backAttr, 1, nil), Path: new(path),
+		})
 	if err := one(st, nfs.OK); err != nil {
+		return err
+	}
+	if err := answer(m.s.Session(made.ID)); err != nil {
 		return err
 	}
 	if reboot || !got.Confirmed {
@@ -42,9 +48,10 @@ func (m *model) join(c *modelClient, i int, reboot bool) error {
 
 // agree compares what there is on both sides.
 func (m *model) agree() error {
-	var opens, locks int
+	var opens, locks, dirs int
 	for i := range m.clients {
 		opens += len(m.clients[i].opens)
+		dirs += len(m.clients[i].dirs)
 		for k, o := range m.clients[i].opens {
 			if o.locked {
 				locks++
@@ -61,8 +68,11 @@ func (m *model) agree() error {
 			}
 		}
 	}
-	if n := m.s.Counts(); n.Opens != opens || n.Locks != locks {
-		return fmt.Errorf("%+v, but there are %d opens and %d lock stateids", n, opens, locks)
+	if n := m.s.Counts(); n.Opens != opens || n.Locks != locks || n.Delegations != dirs {
+		return fmt.Errorf("%+v, but there are %d opens, %d lock stateids and %d directories", n, opens, locks, dirs)
+	}
+	if n := m.s.delegs.dirs.Load(); n != int64(dirs) {
+		return fmt.Errorf("%d directories are counted instead of %d", n, dirs)
 	}
 	return recount(m.s)
 }

@@ -3,6 +3,7 @@ package state
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rstored/rstored/nfs"
 )
@@ -29,6 +30,7 @@ func (m *model) step(a *act) error {
 			}
 		}
 		m.boot++
+		m.recalls = [modelFiles]time.Time{}
 		m.until, m.started = m.now.Add(modelLease), true
 		m.s = m.d.boot(m.boot, m.now)
 		for i := range m.clients {
@@ -54,6 +56,9 @@ func (m *model) step(a *act) error {
 				if m.clients[i].c = m.s.clients[uint32(c.ID)]; m.clients[i].c == nil {
 					return fmt.Errorf("client %#x is not there any more", c.ID)
 				}
+				if err := m.handedOver(&m.clients[i]); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
@@ -75,6 +80,12 @@ func (m *model) step(a *act) error {
 	// A server may wait for clients of which the model knows that they have nothing.
 	maybeGrace := m.started && m.now.Before(m.until)
 	switch a.kind {
+	case "delegate":
+		return m.delegate(c, a, grace, maybeGrace)
+	case "return":
+		return m.giveBack(c, a.file)
+	case "change":
+		return m.change(c, a)
 	case "complete":
 		st := c.c.ReclaimComplete()
 		if c.complete {

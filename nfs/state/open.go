@@ -229,7 +229,7 @@ func (s *Server) share(
 		return denier, false, k
 	}
 	// Delegations are recalled for the new modes only: earlier OPENs have recalled for theirs.
-	k = sh.clash(now, o.Key.File, o.c, access&Write != 0 || deny != 0, s.cfg.Lease)
+	k = sh.clash(now, o.Key.File, o.c, access&Write != 0 || deny != 0, 0, s.cfg.Lease)
 	if k.any() {
 		return nil, false, k
 	}

@@ -74,7 +74,8 @@ func (r *restorer) open(c *Client, o *open) error {
 // request sends CB_RECALL again. The time until the revocation goes on.
 //
 // The lease of the host's kernel belonged to a descriptor of the old process. It is taken again; if
-// that fails, programs of the host no longer cause a recall, and the delegation stays.
+// that fails, programs of the host no longer cause a recall, and the delegation stays. What they
+// did to a directory meanwhile nobody has seen, so Leased recalls its delegation.
 func (r *restorer) deleg(c *Client, x savedDeleg) error {
 	s := r.s
 	d := &deleg{c: c, delegRecord: x.Record}
@@ -90,13 +91,13 @@ func (r *restorer) deleg(c *Client, x savedDeleg) error {
 	}
 	sh := s.shardOfFile(d.File)
 	for _, o := range sh.deleg.m[d.File] {
-		if o.c == c || o.Write || d.Write {
+		if o.c == c || o.Write || d.Write || o.Dir != d.Dir {
 			return damaged("two delegations that exclude each other")
 		}
 	}
 	c.addDeleg(sh, d)
 	if x.Leased && r.funcs.Leased != nil {
-		d.leave = r.funcs.Leased(d.File, d.Write)
+		d.leave = r.funcs.Leased(d.File, d.Write, d.Dir)
 	}
 	return nil
 }

@@ -167,7 +167,7 @@ func (s *Server) reserve(now time.Time, f lock.File, want *foreign) (st nfs.Stat
 		}
 	}
 	// A client with a delegation opens the file without a call, so its opens are not in sh.m.
-	if k = sh.clash(now, f, nil, want.Access&Write != 0 || want.Deny != 0, s.cfg.Lease); k.any() {
+	if k = sh.clash(now, f, nil, want.Access&Write != 0 || want.Deny != 0, 0, s.cfg.Lease); k.any() {
 		return st, nil, k
 	}
 	if mine >= 0 {

@@ -70,8 +70,9 @@ type RestoreFuncs struct {
 	// Copy continues a copy.
 	Copy func(*Offload, []byte) error
 	// Leased takes a lease of the host's kernel on a delegated file again. leave gives it up, see
-	// Client.Leased; nil: there is no lease.
-	Leased func(f lock.File, write bool) (leave func())
+	// Client.Leased; nil: there is no lease. For a directory it notes that the delegation has to be
+	// recalled: notifications of the old process are lost, and so are changes by the host.
+	Leased func(f lock.File, write, dir bool) (leave func())
 	// Connect makes the connection for callbacks to a client of version 4.0.
 	Connect func(netip.AddrPort) rpc.Caller
 }

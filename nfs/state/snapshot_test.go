@@ -94,7 +94,7 @@ func (w *wire) restoreFuncs() RestoreFuncs {
 			w.copies[o.num] = string(b)
 			return nil
 		},
-		Leased: func(f lock.File, write bool) func() {
+		Leased: func(f lock.File, write, _ bool) func() {
 			w.leased = append(w.leased, fmt.Sprint(f.Handle.B[0], write))
 			return func() { w.left++ }
 		},

@@ -62,6 +62,8 @@ func (c *callee) Call(b *rpc.BackwardCall) {
 		switch op := op.(type) {
 		case *x4.NfsCbArgop4_OP_CB_RECALL:
 			res.Resarray = append(res.Resarray, &x4.NfsCbResop4_OP_CB_RECALL{})
+		case *x4.NfsCbArgop4_OP_CB_NOTIFY:
+			res.Resarray = append(res.Resarray, &x4.NfsCbResop4_OP_CB_NOTIFY{})
 		case *x4.NfsCbArgop4_OP_CB_OFFLOAD:
 			res.Resarray = append(res.Resarray, &x4.NfsCbResop4_OP_CB_OFFLOAD{})
 			c.offloads <- &op.Opcboffload

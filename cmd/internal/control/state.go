@@ -86,6 +86,7 @@ type Delegation struct {
 	FileID uint64    `json:"fileid"` // inode number; 0 if it cannot be found out
 	Client string    `json:"client"` // ID
 	Write  bool      `json:"write"`
+	Dir    bool      `json:"directory,omitempty"`
 	Given  time.Time `json:"given"`
 	// Recalled: the server has sent CB_RECALL. Acknowledged: the client has replied to it. Until is
 	// when the server revokes the delegation, nil before a recall.

@@ -61,8 +61,8 @@ The kernel's client reports lost locks as input/output errors.`,
 func (t *tool) delegations() *cobra.Command {
 	return &cobra.Command{
 		Use:   "delegations",
-		Short: "List the files that are delegated to clients",
-		Long: `List the files that are delegated to clients of NFS version 4. Such a client opens and reads a
+		Short: "List the files and directories that are delegated to clients",
+		Long: `List the files and directories that are delegated to clients of NFS version 4. Such a client opens and reads a
 file, or also writes it, without asking. Somebody else waits for a "recalled" delegation. It is
 revoked a lease, 90 seconds, after the recall. FILEID is the inode number.`,
 		RunE: list(t, (*control.Dialer).Delegations, "EXPORT\tFILEID\tKIND\tSTATE\tAGE\tCLIENT",
@@ -75,7 +75,7 @@ revoked a lease, 90 seconds, after the recall. FILEID is the inode number.`,
 					state = "recalled, not acknowledged"
 				}
 				return []any{
-					dash(d.Export), d.FileID, choose(d.Write, "write", "read"), state,
+					dash(d.Export), d.FileID, choose(d.Dir, "directory", choose(d.Write, "write", "read")), state,
 					time.Since(d.Given).Round(time.Second), d.Client,
 				}
 			}),

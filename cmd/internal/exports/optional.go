@@ -237,6 +237,20 @@ func (g *gate) Lease(h blockstore.Handle, write bool, broken func()) (func(), er
 	return x.Lease(h, write, broken)
 }
 
+// WatchDir implements blockstore.DirWatcher. Nobody else can change the directories of a store that
+// cannot watch them.
+func (g *gate) WatchDir(h blockstore.Handle, changed func()) (func(), error) {
+	x, ok := g.fs.(blockstore.DirWatcher)
+	if !ok {
+		return nil, nil
+	}
+	if !g.enter() {
+		return nil, blockstore.ErrStale
+	}
+	defer g.leave()
+	return x.WatchDir(h, changed)
+}
+
 // Pin implements blockstore.Pinner.
 func (g *gate) Pin(h blockstore.Handle) error {
 	x, err := optional[blockstore.Pinner](g)

@@ -103,7 +103,7 @@ func (s *Service) Delegations() []control.Delegation {
 	file := s.files()
 	for i, l := range list {
 		out[i] = control.Delegation{
-			Client: control.ClientID(l.Client), Write: l.Write, Given: l.Given,
+			Client: control.ClientID(l.Client), Write: l.Write, Dir: l.Dir, Given: l.Given,
 			Recalled: l.Recalled, Acknowledged: l.Acknowledged,
 		}
 		out[i].Export, out[i].FileID = file(l.File)

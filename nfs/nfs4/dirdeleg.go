@@ -1,0 +1,163 @@
+package nfs4
+
+import (
+	"errors"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// gddrnf4_status.
+const (
+	dirDelegated   = 0
+	dirUnavailable = 1
+)
+
+// dirDelegResult is the longest result of GET_DIR_DELEGATION in bytes: status, verifier, stateid,
+// notifications, and two bitmaps without attributes.
+const dirDelegResult = 4 + VerifierLen + resStateid + 8 + 4 + 4
+
+// getDirDelegation is GET_DIR_DELEGATION (RFC 8881 section 18.39). Its arguments and its result:
+//
+//	arguments  signal_deleg_avail                     bool
+//	           notification_types                     bitmap4
+//	           child_attr_delay, dir_attr_delay       nfstime4
+//	           child_attributes, dir_attributes       bitmap4
+//	result     GDD4_OK       cookieverf, stateid, notifications, child and dir attributes
+//	           GDD4_UNAVAIL  bool: the server will signal
+//
+// The client is notified of names alone: of entries that are removed, added or renamed, as far as it
+// asks for these. It gets neither attributes nor cookies, so the verifier of cookies is zero.
+//
+// The caller has to be allowed to list the directory, as it learns of its names. A store that cannot
+// tell what others change gives no delegations.
+func getDirDelegation(k *compound) nfs.Status {
+	d := &k.c.Args
+	d.Bool() // signal_deleg_avail
+	notices, _ := DecodeBitmap(d)
+	for range 2 {
+		d.Skip(8 + 4)
+	}
+	DecodeBitmap(d)
+	DecodeBitmap(d)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	e := &k.c.Res
+	got, ok := state.Delegated{}, false
+	if k.cur.x != nil {
+		var st nfs.Status
+		if got, ok, st = k.giveDir(notices[0]); st != nfs.OK {
+			return st
+		}
+	}
+	if !ok {
+		e.Uint32(dirUnavailable)
+		e.Bool(false) // no callback follows
+		return nfs.OK
+	}
+	e.Uint32(dirDelegated)
+	e.Uint64(0)
+	EncodeStateid(e, got.ID)
+	Bitmap{notices[0] & state.DirNotices}.Encode(e)
+	Bitmap{}.Encode(e)
+	Bitmap{}.Encode(e)
+	return nfs.OK
+}
+
+// giveDir gives a delegation of the current directory. As with a file, package state reserves it
+// first, and the store is asked to watch the directory then.
+func (k *compound) giveDir(notices uint32) (got state.Delegated, ok bool, st nfs.Status) {
+	fs, who, h := k.cur.x.FS, k.who(&k.cur), k.cur.h
+	rights, a, err := fs.Access(who, h, blockstore.AccessRead)
+	switch {
+	case err != nil:
+		return got, false, nfs.StatusOf(err)
+	case a.Type != blockstore.TypeDir:
+		return got, false, nfs.ErrNotDir
+	case rights&blockstore.AccessRead == 0:
+		return got, false, nfs.ErrAcces
+	}
+	got, why := k.client.DelegateDir(k.now, k.file(), notices, k.origin())
+	k.recallAnyIfCrowded(&got)
+	if why != state.Given {
+		return got, false, nfs.OK
+	}
+	s, f := k.s, k.file()
+	x, ok := fs.(blockstore.DirWatcher)
+	if !ok {
+		return got, true, nfs.OK
+	}
+	stop, err := x.WatchDir(h, func() { s.wanted(f) })
+	if err != nil {
+		_ = k.client.ReturnDelegation(got.ID, f) // an error says that it has ended already
+		if !errors.Is(err, blockstore.ErrNotSupp) {
+			st = nfs.StatusOf(err)
+		}
+		return got, false, st
+	}
+	if stop != nil {
+		k.client.Leased(got.ID, f, stop)
+	}
+	return got, true, nfs.OK
+}
+
+// noticesOf returns the kinds of notifications that tell of a change.
+func noticesOf(e *nfs.DirEvent) uint32 {
+	switch {
+	case e.Removed != "" && e.Added != "":
+		return state.NoticeRename
+	case e.Removed != "":
+		return state.NoticeRemove
+	}
+	return state.NoticeAdd
+}
+
+// beginDir is beginChange for a change of the entries of a directory. An operation calls it before it
+// changes anything, and dirChanged after it.
+func (k *compound) beginDir(dir *object, e *nfs.DirEvent) nfs.Status {
+	return k.begin(lock.File{Export: dir.x.ID, Handle: dir.h}, noticesOf(e))
+}
+
+func (k *compound) dirChanged(dir *object, e *nfs.DirEvent) {
+	k.s.dirChanged(lock.File{Export: dir.x.ID, Handle: dir.h}, e)
+}
+
+// encodeNotice appends a notify4 (RFC 8881 section 20.4.1): the kind as a bitmap, and its value as an
+// opaque. An entry is a name without attributes.
+//
+//	REMOVE  notify_remove4  entry, cookie
+//	ADD     notify_add4     replaced entries, entry, cookies, previous entries, whether it is the last
+//	RENAME  notify_rename4  notify_remove4, notify_add4
+func encodeNotice(e *xdr.Encoder, v *nfs.DirEvent) {
+	Bitmap{noticesOf(v)}.Encode(e)
+	at := len(e.B)
+	e.Uint32(0)
+	if v.Removed != "" {
+		encodeRemoved(e, v.Removed)
+	}
+	if v.Added != "" {
+		if e.Bool(v.Replaced); v.Replaced { // an array of 0 or 1
+			encodeRemoved(e, v.Added)
+		}
+		encodeEntry(e, v.Added)
+		e.Uint32(0) // no cookie
+		e.Uint32(0) // the entry before it is not known
+		e.Bool(false)
+	}
+	patch(e, at, uint32(len(e.B)-at-4))
+}
+
+func encodeEntry(e *xdr.Encoder, name string) {
+	e.String(name)
+	Bitmap{}.Encode(e)
+	e.Uint32(0)
+}
+
+func encodeRemoved(e *xdr.Encoder, name string) {
+	encodeEntry(e, name)
+	e.Uint64(0) // its cookie: READDIR has to start again
+}
