@@ -26,7 +26,7 @@ const (
 	ACLDefault
 )
 
-// ACLTag says whom an entry is about. The numbers are those of Linux and of NFSACL.
+// ACLTag is the class of users of an entry. The numbers are those of Linux and of NFSACL.
 type ACLTag uint16
 
 // Tags.
@@ -135,8 +135,8 @@ func (l ACL) WithMode(mode uint32) ACL {
 	return l
 }
 
-// may says whether an object with this access ACL and the attributes a grants c, who is
-// not privileged, all of want.
+// may reports whether an object with this access ACL and the attributes a grants c all of want. c
+// is not privileged.
 func (l ACL) may(c *Cred, a *Attr, want uint32) bool {
 	mask := uint32(7)
 	for _, e := range l {

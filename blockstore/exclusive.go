@@ -16,7 +16,7 @@ func ExclusiveAttr(verf [8]byte) *SetAttr {
 
 // timeOfHalf returns the time that stores half of a verifier. The seconds store the lower 31 bits,
 // which fit into the times of every filesystem. The fraction of the second stores the upper bit: a
-// quarter or a half, so that a filesystem that rounds times to hundredths keeps it as well.
+// quarter or a half, so that it survives in a filesystem that rounds times to hundredths.
 func timeOfHalf(half uint32) time.Time {
 	const lower = 1<<31 - 1
 	return time.Unix(int64(half&lower), int64(half>>31+1)*int64(250*time.Millisecond))

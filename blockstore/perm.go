@@ -1,6 +1,9 @@
 package blockstore
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Permission bits of a check, as in one digit of a mode.
 const (
@@ -49,12 +52,7 @@ func (c *Cred) InGroup(gid uint32) bool {
 	if c == nil || c.GID == gid {
 		return true
 	}
-	for _, g := range c.Groups {
-		if g == gid {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(c.Groups, gid)
 }
 
 // May says whether mode, owner and group of a grant c all of want, by the

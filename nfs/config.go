@@ -23,11 +23,11 @@ type Config struct {
 	Denials *Denials
 	// Logger gets what an operator should know; nil is silent.
 	Logger *slog.Logger
-	// Audit gets who mounted what, and which clients of version 4 there are: what an
-	// administrator may want to look up. It must not wait. nil is silent.
+	// Audit gets a message for each mount, each client of version 4 and each refusal. It must not
+	// wait. nil drops them.
 	Audit *slog.Logger
-	// Delegations are those of version 4 for who serves another protocol; nil means
-	// that there are none.
+	// Delegations gives servers of other protocols the delegations of version 4. nil means that there
+	// are none.
 	Delegations Delegations
 	// Groups are those of the server's users, for rules with ManageGIDs; nil means that
 	// there are none.
@@ -73,9 +73,9 @@ type Delegations interface {
 	// Free reports whether no delegation is in the way of reading a file, or of changing it, and
 	// recalls those that are. If it may wait, it waits a moment for their return.
 	Free(f lock.File, change, mayWait bool) bool
-	// BeginChange recalls the delegations of a file that is about to change, and waits a
-	// moment for their return. ok reports that the change may go on. If begun, nobody gets a
-	// delegation of the file until EndChange, which must be called then, whatever ok is.
+	// BeginChange recalls the delegations of a file that is about to change, and waits a moment for
+	// their return. ok reports that the change may be made. If begun is true, no client gets a
+	// delegation of the file until EndChange. The caller then calls EndChange, whatever ok is.
 	BeginChange(f lock.File) (begun, ok bool)
 	EndChange(f lock.File)
 	// BeginDirChange is BeginChange for a change of the entries of a directory. The directory's

@@ -45,7 +45,7 @@ func (x *Export) Why(p *rpc.Peer, flavor rpc.AuthFlavor) string {
 	return ""
 }
 
-// who is the rule's network or name, as in exports(5).
+// who returns the network or the name of the rule, as in exports(5).
 func (r *ClientRule) who() string {
 	switch {
 	case !r.CIDR.IsValid():
@@ -96,8 +96,9 @@ func (d *Denials) Add(x *Export, p *rpc.Peer, flavor rpc.AuthFlavor, now time.Ti
 	return reason
 }
 
-// AddVersion notes that a peer asked for a version of NFS that is not served at a time, and logs it
-// if the log has not had it lately. A client that negotiates goes on with another version.
+// AddVersion records that a peer has asked for a version of NFS that is not served, at the time
+// now. It logs that unless the log has it already. A client that negotiates then tries another
+// version.
 func (d *Denials) AddVersion(p *rpc.Peer, version string, now time.Time, log *slog.Logger) {
 	n := Denial{
 		Client: p.Addr.Addr().Unmap(), Reason: "version: NFS version " + version + " is not served", Count: 1, Last: now,

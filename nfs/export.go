@@ -189,12 +189,12 @@ func ioMax(n uint32) uint32 {
 	return min(n, MaxIO)
 }
 
-// Hosts knows clients by name. It is asked for every call, and must not wait: see nfs/hosts.
+// Hosts knows clients by name. Every call uses it, so it must not wait: see nfs/hosts.
 type Hosts interface {
-	// Is reports whether a name stands for the host at an address; if known is false that
-	// is being found out.
+	// Is reports whether a name is one of the host at an address. If known is false, the lookup is not
+	// complete yet.
 	Is(a netip.Addr, name string) (is, known bool)
-	// Want says which names are asked for from now on.
+	// Want sets the names that are in use from now on.
 	Want(names []string)
 	// Wait waits until more is known about an address, or done is closed.
 	Wait(a netip.Addr, done <-chan struct{})
@@ -231,9 +231,9 @@ type Export struct {
 	// Pseudo is the name under which clients mount it, absolute and clean.
 	Pseudo   string
 	ReadOnly bool
-	// Clients are the rules, of which one counts: that of a single host, else of a network,
-	// of a pattern of names, of a netgroup, of everybody. Among several networks it is the
-	// one with the longest prefix, or with FirstMatch the first, as among others.
+	// Clients are the rules. One of them applies: that of a single host, else of a network, of a
+	// pattern of names, of a netgroup, of everybody. Among several networks the one with the longest
+	// prefix applies, or with FirstMatch the first. Among several of another kind the first applies.
 	// An empty list admits everybody, with RootSquash to AnonID. The daemon never passes one:
 	// config.Export.Rules makes it a rule for the server's own host.
 	Clients    []ClientRule

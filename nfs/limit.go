@@ -134,8 +134,8 @@ func (m *meter) client(now int64, a netip.Addr) *buckets {
 const comeAgain = time.Second
 
 // Pace counts a call of n bytes of data on the object of a file handle against the limits of its
-// client, for rpc.Proc's Pace. now is the time that the version's server has. Calls that are
-// not let in at all are told so when they are served.
+// client, for rpc.Proc's Pace. now is the time that the version's server has. A call that no rule
+// admits is not counted: it is refused when it is served.
 func (t *Table) Pace(codec *Codec, c *rpc.Call, fh []byte, n int, take bool, now time.Time) (limit uint32,
 	wait time.Duration, ok bool,
 ) {

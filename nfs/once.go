@@ -23,8 +23,8 @@ type Noter interface {
 	Journaled() bool
 	// Intend notes that the call is about to change something.
 	Intend(note []byte)
-	// Doubt is the note of an earlier execution of this call that was cut off, or of which the client
-	// has not got the answer; nil: there was none.
+	// Doubt returns the note of an earlier execution of this call: one that was cut off, or whose
+	// answer the client did not get. It is nil if there was none.
 	Doubt() []byte
 }
 
@@ -82,10 +82,10 @@ func (w Objects) note(c Noter) {
 	c.Intend(note[:])
 }
 
-// Opened reports what this call, an OPEN, did before it was cut off to the object that now stands
-// under its name, which is nil if there is none: it made the object, and it finished what it does
-// to an object that it makes, or that was there. Without a note of Finished the call is taken to
-// have made an object that was not there before.
+// Opened reports what this call, an OPEN, did before it was cut off. The object is the one that has
+// the name now, nil if there is none. made: the call made the object. finished: it completed all
+// changes of the object. If there is no note of Finished, the call is taken to have made an object
+// that was not there before.
 func (o Once) Opened(h *blockstore.Handle) (made, finished bool) {
 	if !o.Call.Journaled() {
 		return false, false

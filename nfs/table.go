@@ -167,9 +167,9 @@ func (x *Export) arrange(h Hosts) (names []string, err error) {
 	return names, nil
 }
 
-// Prospect is a copy of an export that is in no table, and needs no store, for the question whom
-// it would admit. Hosts is needed for rules with names; they are asked for when the question is
-// put, and forgotten at the next change of a table.
+// Prospect returns a copy of an export by which the caller can find out what clients the export
+// would admit. The copy is in no table and needs no store. h resolves the names in rules. The names
+// are requested at the first use, and dropped at the next change of a table.
 func (x *Export) Prospect(h Hosts) (*Export, error) {
 	p := new(Export)
 	*p = *x

@@ -19,9 +19,8 @@ type DMABuf struct {
 	Mapped bool
 }
 
-// OpenDMABuf makes a DMABuf of n bytes of a dma-buf, from offset on, which is a multiple of the
-// page size. fd stays the caller's, who may close it. The DMABuf is closed after all
-// registrations of it.
+// OpenDMABuf makes a DMABuf of n bytes of a dma-buf, from offset on. offset is a multiple of the
+// page size. The caller owns fd and may close it. Close the DMABuf after all its registrations.
 func OpenDMABuf(fd int, offset int64, n int, mapped bool) (*DMABuf, error) {
 	if n <= 0 || offset < 0 || offset%int64(unix.Getpagesize()) != 0 {
 		return nil, fmt.Errorf("rdma: invalid part of a dma-buf: %d bytes at %d", n, offset)

@@ -84,10 +84,10 @@ type DMABufRegisterer interface {
 	// RegisterDMABuf registers len(names) bytes of the dma-buf fd, from offset on. The caller may
 	// close fd afterwards.
 	//
-	// names is address space that stands for the memory. It is the Bytes of the MR, its parts
-	// name the memory in SGEs and Binds, and its addresses are the remote addresses. It is the
-	// caller's, who keeps it mapped until Close. It can be a mapping of the dma-buf, or have no
-	// access (PROT_NONE) and fault when it is touched. offset and the address of names are equal
-	// modulo the page size. WindowBind is refused with ErrUnsupported.
+	// names is address space whose addresses name the memory. It is the Bytes of the MR, its parts
+	// name the memory in SGEs and Binds, and its addresses are the remote addresses. The caller owns
+	// it, and keeps it mapped until Close. It can be a mapping of the dma-buf, or have no access
+	// (PROT_NONE) and fault when it is touched. offset and the address of names are equal modulo the
+	// page size. WindowBind is refused with ErrUnsupported.
 	RegisterDMABuf(fd int, offset uint64, names []byte, access Access) (MR, error)
 }

@@ -129,7 +129,7 @@ func (m *Memory) unlockAndWake() {
 	}
 }
 
-// free frees a block and wakes those for whom there is memory now.
+// free frees a block and wakes the waiters for which there is memory now.
 func (m *Memory) free(b []byte) {
 	if b == nil {
 		return

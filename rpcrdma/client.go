@@ -32,7 +32,7 @@ var (
 type Client struct {
 	dev   rdma.Device
 	loop  rdma.Loop
-	pd    rdma.PD
+	pd    rdma.PD // domain's
 	cfg   ClientConfig
 	peer  string
 	xid   atomic.Uint32
@@ -51,7 +51,8 @@ type Client struct {
 	cq        rdma.CQ
 	arena     *rdma.Arena // message buffers
 	mr        rdma.MR     // registration of arena, local access only
-	regions   []rdma.MR   // of Register and RegisterDMABuf
+	domain    *domain     // nil before setUp
+	regions   []rdma.MR   // of Register and RegisterDMABuf, shared in the domain
 	devices   []rdma.MR   // those of RegisterDMABuf
 	spare     regions     // regions of finished calls, for reuse
 	win       *windows    // not nil: memory is opened by windows instead of regions
@@ -88,6 +89,9 @@ func Dial(ctx context.Context, dev rdma.Device, remote netip.AddrPort, cfg Clien
 		dev: dev, cfg: cfg.withDefaults().within(rdma.LimitsOf(dev)), lim: rdma.LimitsOf(dev),
 		peer: remote.String(), loop: loops[int(nextLoop.Add(1))%len(loops)], noWindows: rpc.ForDMABufs(ctx),
 		ended: make(chan struct{}), credits: 1, calls: make(map[uint32]*exchange), abandoned: make(map[uint32]struct{}),
+	}
+	if c.cfg.Backward == nil {
+		c.cfg.Backward = rpc.BackwardOf(ctx)
 	}
 	c.xid.Store(rand.Uint32())
 	if y, ok := c.loop.(rdma.Yielder); ok {
@@ -150,9 +154,10 @@ func (c *Client) dial(remote netip.AddrPort) {
 
 // setUp creates the resources of the connection. If it fails, end releases those that exist.
 func (c *Client) setUp() (err error) {
-	if c.pd, err = c.dev.AllocPD(); err != nil {
+	if c.domain, err = c.cfg.Domain.join(c.dev); err != nil {
 		return err
 	}
+	c.pd = c.domain.pd
 	nr, ns := c.cfg.Credits+backwardReceives, c.cfg.Credits+backwardReceives
 	if c.arena, err = rdma.NewArena((nr + ns) * c.cfg.Inline); err != nil {
 		return err
@@ -318,17 +323,17 @@ func (c *Client) end() {
 			c.win.close()
 		}
 		for _, m := range c.regions {
-			m.Close()
+			c.domain.release(m)
 		}
-		c.regions = nil
+		c.regions, c.devices = nil, nil
 		if c.mr != nil {
 			c.mr.Close()
 		}
 		if c.arena != nil {
 			c.arena.Close()
 		}
-		if c.pd != nil {
-			c.pd.Close()
+		if c.domain != nil {
+			c.domain.leave()
 		}
 		close(c.ended)
 	}

@@ -25,10 +25,12 @@ type ClientConfig struct {
 	DSCP uint8
 	// Backward gets the calls of the server on the connection (RFC 8167), as whole RPC messages
 	// without chunks. It must not wait. It owns msg, and calls reply at most once, from any
-	// goroutine, with a whole reply message. If Backward is nil such calls are answered with
-	// PROG_UNAVAIL.
+	// goroutine, with a whole reply message. If Backward is nil, the function of rpc.WithBackward
+	// gets the calls; if there is none either, they are answered with PROG_UNAVAIL.
 	Backward func(msg []byte, reply func(msg []byte))
-	Logger   *slog.Logger
+	// Domain is what the connection shares with others to the same server; nil: nothing.
+	Domain *Domain
+	Logger *slog.Logger
 }
 
 // withDefaults returns the configuration with defaults, and every value within its bounds.
@@ -36,6 +38,7 @@ func (c ClientConfig) withDefaults() ClientConfig {
 	c.Credits = min(max(cmp.Or(c.Credits, 128), 1), 4096)
 	c.Inline = min(max(cmp.Or(c.Inline, 4096), sizeUnit), sizeMax) / sizeUnit * sizeUnit
 	c.ReadDepth = min(max(cmp.Or(c.ReadDepth, 16), 1), 255)
+	c.Domain = cmp.Or(c.Domain, new(Domain))
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c
 }

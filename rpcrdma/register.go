@@ -11,12 +11,12 @@ import (
 
 // Register implements rpc.Registrar, for as long as the connection lasts.
 func (c *Client) Register(buf []byte) (release func(), err error) {
-	return c.register(len(buf), false, func() (rdma.MR, error) { return c.pd.Register(buf, c.regionAccess()) })
+	return c.register(buf, false, func() (rdma.MR, error) { return c.pd.Register(buf, c.regionAccess()) })
 }
 
 // RegisterDMABuf implements rpc.DMABufRegistrar, for as long as the connection lasts.
 func (c *Client) RegisterDMABuf(fd int, offset uint64, names []byte) (release func(), err error) {
-	return c.register(len(names), true, func() (rdma.MR, error) {
+	return c.register(names, true, func() (rdma.MR, error) {
 		pd, ok := c.pd.(rdma.DMABufRegisterer)
 		if !ok {
 			return nil, fmt.Errorf("%w: %w", rpc.ErrNoDMABuf, rdma.ErrUnsupported)
@@ -45,8 +45,9 @@ func (c *Client) device(b []byte) bool {
 	return false
 }
 
-// register adds a region of n bytes; device says that it is memory of another device.
-func (c *Client) register(n int, device bool, open func() (rdma.MR, error)) (release func(), err error) {
+// register adds the region of b, which another connection of the Domain may have made by open;
+// device says that it is memory of another device.
+func (c *Client) register(b []byte, device bool, open func() (rdma.MR, error)) (release func(), err error) {
 	type outcome struct {
 		mr  rdma.MR
 		err error
@@ -56,7 +57,7 @@ func (c *Client) register(n int, device bool, open func() (rdma.MR, error)) (rel
 		var o outcome
 		if c.closed {
 			o.err = c.Err()
-		} else if o.mr, o.err = open(); o.err == nil {
+		} else if o.mr, o.err = c.domain.share(b, c.regionAccess(), device, open); o.err == nil {
 			c.regions = append(c.regions, o.mr)
 			if device {
 				c.devices = append(c.devices, o.mr)
@@ -68,13 +69,20 @@ func (c *Client) register(n int, device bool, open func() (rdma.MR, error)) (rel
 	}
 	o := <-done
 	if o.err != nil {
-		return nil, fmt.Errorf("registering %d bytes: %w", n, o.err)
+		return nil, fmt.Errorf("registering %d bytes: %w", len(b), o.err)
 	}
 	return func() {
+		c.domain.forget(o.mr)
 		c.loop.Submit(func() {
-			is := func(m rdma.MR) bool { return m == o.mr }
-			c.regions, c.devices = slices.DeleteFunc(c.regions, is), slices.DeleteFunc(c.devices, is)
-			o.mr.Close()
+			i := slices.Index(c.regions, o.mr)
+			if i < 0 {
+				return // the end of the connection has released it
+			}
+			c.regions = slices.Delete(c.regions, i, i+1)
+			if i = slices.Index(c.devices, o.mr); i >= 0 {
+				c.devices = slices.Delete(c.devices, i, i+1)
+			}
+			c.domain.release(o.mr)
 		})
 	}, nil
 }

@@ -122,9 +122,7 @@ func TestOverPackets(t *testing.T) {
 	for range 2 {
 		c := dialRoCE(t, at)
 		for g := range 8 {
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
+			wg.Go(func() {
 				for _, n := range []int{0, 1, 100, 4000, 4097, 65537 + g, 300_000, size} {
 					b := bytes.Repeat([]byte{19}, n)
 					if err := put(c, b); err != nil {
@@ -134,7 +132,7 @@ func TestOverPackets(t *testing.T) {
 						t.Errorf("get %d: %v", n, err)
 					}
 				}
-			}()
+			})
 		}
 	}
 	wg.Wait()
@@ -349,9 +347,7 @@ func BenchmarkRoCE(b *testing.B) {
 			b.ResetTimer()
 			var wg sync.WaitGroup
 			for g := range k.par {
-				wg.Add(1)
-				go func() {
-					defer wg.Done()
+				wg.Go(func() {
 					buf := bytes.Repeat([]byte{19}, k.n)
 					for i := g; i < b.N; i += k.par {
 						if err := k.do(c, buf); err != nil {
@@ -359,7 +355,7 @@ func BenchmarkRoCE(b *testing.B) {
 							return
 						}
 					}
-				}()
+				})
 			}
 			wg.Wait()
 		})

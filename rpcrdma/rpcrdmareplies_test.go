@@ -70,9 +70,7 @@ func TestManyCallers(t *testing.T) {
 			for k := range 2 {
 				c := w.dial(fmt.Sprintf("192.0.2.%d", 10+k), ClientConfig{Credits: credits})
 				for g := range 24 {
-					wg.Add(1)
-					go func() {
-						defer wg.Done()
+					wg.Go(func() {
 						rnd := rand.New(rand.NewPCG(seed, uint64(k*100+g)))
 						for range 10 {
 							n := rnd.IntN(1<<20) >> rnd.IntN(18)
@@ -91,7 +89,7 @@ func TestManyCallers(t *testing.T) {
 								t.Errorf("%d: %v", n, err)
 							}
 						}
-					}()
+					})
 				}
 			}
 			wg.Wait()
@@ -115,13 +113,11 @@ func TestCancel(t *testing.T) {
 	defer cancel()
 	var wg sync.WaitGroup
 	for range 5 { // two in flight, three waiting for credits
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			if err := c.Call(ctx, request(procWait, nil, nil)); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
-		}()
+		})
 	}
 	w.inUse(2)
 	cancel()

@@ -115,9 +115,9 @@ func (f *FS) updateOwned(c *blockstore.Cred, h blockstore.Handle, w *blockstore.
 	})
 }
 
-// judgedBy returns the ACL that decides about c on o, where the server and not the kernel
+// decidingACL returns the ACL that decides about c on o, where the server and not the kernel
 // decides. If the ACL cannot be read the mode decides.
-func (f *FS) judgedBy(c *blockstore.Cred, o *object) *blockstore.ACL {
+func (f *FS) decidingACL(c *blockstore.Cred, o *object) *blockstore.ACL {
 	if f.who.on || c.Privileged() {
 		return nil
 	}

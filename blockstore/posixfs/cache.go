@@ -1,6 +1,8 @@
 package posixfs
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -206,16 +208,11 @@ func (c *cache) unpin(o *object) {
 	}
 }
 
-// leased returns the pinned objects.
-func (c *cache) leased() (list []*object) {
+// list returns all objects.
+func (c *cache) list() []*object {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, o := range c.byH {
-		if o.pinned {
-			list = append(list, o)
-		}
-	}
-	return list
+	return slices.Collect(maps.Values(c.byH))
 }
 
 // close closes all objects. None is pinned. An object that still has a user is closed by that user.

@@ -45,4 +45,12 @@
 // around it, object.openMu while descriptors are opened. Lock order: object.mu (two directories:
 // see lockBoth), object.openMu, then the mutexes of the tables (cache, windows, pins, changes
 // and so on).
+//
+// # Example
+//
+//	fs, err := posixfs.Open("/srv/data", posixfs.Options{})
+//	...
+//	root, _ := fs.Root()
+//	h, a, err := fs.Lookup(nil, root, "README") // nil: as root
+//	n, eof, err := fs.ReadAt(nil, h, make([]byte, a.Size), 0, false)
 package posixfs

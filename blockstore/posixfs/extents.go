@@ -36,11 +36,8 @@ func (f *FS) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool
 
 // source returns a descriptor to read a file, and the size of the file.
 func (f *FS) source(c *blockstore.Cred, o *object) (fd int, size uint64, err error) {
-	if err := o.dataType(); err != nil {
-		return -1, 0, err
-	}
 	var st unix.Stat_t
-	if err := o.stat(&st); err != nil {
+	if err := o.statFile(&st); err != nil {
 		return -1, 0, err
 	}
 	if !f.mayRead(c, o, &st) {
@@ -53,11 +50,8 @@ func (f *FS) source(c *blockstore.Cred, o *object) (fd int, size uint64, err err
 // modify runs do, which changes the data of a file, with the identity that the kernel has to
 // see. o.mu is held.
 func (f *FS) modify(c *blockstore.Cred, o *object, do func(fd int) error) error {
-	if err := o.dataType(); err != nil {
-		return err
-	}
 	var st unix.Stat_t
-	if err := o.stat(&st); err != nil {
+	if err := o.statFile(&st); err != nil {
 		return err
 	}
 	if f.readOnly {
@@ -120,13 +114,8 @@ func (f *FS) Deallocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) 
 	return f.fallocate(c, h, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
 }
 
-// both runs do, which moves data from one file to another. to is locked; from is not, and may be
-// the same file.
-func (f *FS) both(c *blockstore.Cred, from, to blockstore.Handle, do func(in, out int, size uint64) error) error {
-	return f.across(f, c, from, c, to, do)
-}
-
-// across is both for a file of another export, of which reader is the caller there.
+// across runs do, which moves data from a file of the export other, where the caller is reader, to a
+// file of this one. to is locked; from is not, and may be the same file.
 func (f *FS) across(other *FS, reader *blockstore.Cred, from blockstore.Handle, c *blockstore.Cred,
 	to blockstore.Handle, do func(in, out int, size uint64) error,
 ) error {
@@ -167,7 +156,7 @@ func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, t
 	}
 	defer f.release(o)
 	since := f.failures(o)
-	err = f.both(c, from, to, func(in, out int, _ uint64) error {
+	err = f.across(f, c, from, c, to, func(in, out int, _ uint64) error {
 		r := unix.FileCloneRange{Src_fd: int64(in), Src_offset: fromOff, Src_length: n, Dest_offset: toOff}
 		err := retry(func() error { return unix.IoctlFileCloneRange(out, &r) })
 		if err == unix.ENOTTY { // the filesystem does not know the ioctl

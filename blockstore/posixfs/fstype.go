@@ -10,13 +10,13 @@ type fsType struct {
 	// near: fstat never waits. The filesystem has the inode of an open descriptor in memory, and
 	// does not ask a server or a FUSE daemon.
 	near bool
-	// mappable: files are in the page cache, and mapping them asks nobody.
+	// mappable: files are in the page cache, and a mapping needs no call to a server or a FUSE daemon.
 	mappable bool
 	// inMemory: no read or write waits for a disk, and nothing is left after a restart.
 	inMemory bool
 	// uuidStatfs: f_fsid of statfs(2) is derived from the UUID, not from the number of the device.
 	uuidStatfs bool
-	// remote: a server or a FUSE daemon has the locks, for which a call would have to wait.
+	// remote: a server or a FUSE daemon has the locks, so a call for a lock would have to wait.
 	remote bool
 	// aborts: a sync can return success although the filesystem has lost its transaction; see aborted.
 	aborts bool

@@ -52,7 +52,7 @@ type handedLocks struct {
 // process from now on. Leases that no call of Lease has claimed end.
 func (f *FS) Settle() error {
 	var err error
-	for _, o := range f.objects.leased() {
+	for _, o := range f.objects.list() {
 		o.openMu.Lock()
 		switch l := o.lease; {
 		case l == nil:
@@ -116,16 +116,6 @@ func (f *FS) Handover() (data []byte, files []*os.File, err error) {
 	var b bytes.Buffer
 	err = gob.NewEncoder(&b).Encode(&out)
 	return b.Bytes(), files, err
-}
-
-// list returns all objects of the cache.
-func (c *cache) list() (list []*object) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, o := range c.byH {
-		list = append(list, o)
-	}
-	return list
 }
 
 var errHandover = errors.New("what was handed over of the open files is damaged")

@@ -67,7 +67,7 @@ func TestHandoverUnclaimed(t *testing.T) {
 		t.Fatal(err)
 	}
 	unix.Close(fd)
-	if n := len(next.objects.leased()); n != 0 {
+	if n := next.objects.pinned; n != 0 {
 		t.Errorf("%d leases are left", n)
 	}
 }

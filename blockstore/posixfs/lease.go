@@ -43,7 +43,8 @@ type lease struct {
 	write  bool
 	users  int
 	broken func()
-	told   atomic.Bool // broken was called
+	// notified: broken was called.
+	notified atomic.Bool
 
 	// Of a lease that another process has handed over: users that have not claimed it yet (openMu),
 	// and a break in the meantime.
@@ -121,7 +122,7 @@ func (w *watcher) check(fd int) {
 	w.mu.Lock()
 	l := w.byFD[fd]
 	w.mu.Unlock()
-	if l != nil && l.isBroken() && !l.told.Swap(true) {
+	if l != nil && l.isBroken() && !l.notified.Swap(true) {
 		l.fs.count.leaseBreaks.Add(1)
 		go l.broken()
 	}
@@ -199,7 +200,7 @@ func (f *FS) lease(o *object, write bool, broken func()) (*lease, error) {
 		return l, nil
 	}
 	if l := o.lease; l != nil {
-		if l.write || write || l.told.Load() {
+		if l.write || write || l.notified.Load() {
 			return nil, blockstore.ErrJukebox
 		}
 		l.users++

@@ -297,7 +297,7 @@ func TestLeaseBound(t *testing.T) {
 	for _, release := range releases {
 		release()
 	}
-	if n := len(r.f.objects.leased()); n != 0 {
+	if n := r.f.objects.pinned; n != 0 {
 		t.Errorf("%d objects are pinned", n)
 	}
 }

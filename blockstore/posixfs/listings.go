@@ -34,8 +34,8 @@ const (
 // listing is the cached listing of one directory. Its entries do not change once it is in listings.
 type listing struct {
 	list []known
-	// told is the finder's epoch at which all entries were recorded in the finder.
-	told atomic.Uint64
+	// epoch is that of the finder when all entries were recorded in it.
+	epoch atomic.Uint64
 }
 
 // known is a cached entry.
@@ -92,8 +92,8 @@ func (l *listings) remove(dir *ident) {
 	l.order = slices.Delete(l.order, i, i+1)
 }
 
-// course is the place of a stream in the cached listing, or the new listing that it makes.
-type course struct {
+// cursor is the place of a stream in the cached listing, or the new listing that it makes.
+type cursor struct {
 	old    *listing
 	at     int // entries of old that the stream has passed
 	missed int // entries that were not in it
@@ -102,16 +102,16 @@ type course struct {
 }
 
 // begin is called for a stream at the start of a directory.
-func (c *course) begin(f *FS, dir *ident) {
+func (c *cursor) begin(f *FS, dir *ident) {
 	c.epoch = f.find.epoch()
 	if c.old = f.listings.get(dir); c.old == nil {
 		c.next = &listing{}
-		c.next.told.Store(c.epoch)
+		c.next.epoch.Store(c.epoch)
 	}
 }
 
 // end is called at the end of the directory.
-func (c *course) end(f *FS, dir *ident) {
+func (c *cursor) end(f *FS, dir *ident) {
 	switch {
 	case c.next != nil:
 		f.listings.put(dir, c.next)
@@ -119,12 +119,12 @@ func (c *course) end(f *FS, dir *ident) {
 	case c.missed > len(c.old.list)/8:
 		f.listings.drop(dir, c.old)
 	default:
-		c.old.told.Store(c.epoch)
+		c.old.epoch.Store(c.epoch)
 	}
 }
 
 // find finds an entry in the cached listing, from place at on, and returns the place behind it.
-func (c *course) find(at int, ino, name uint64) (*known, int) {
+func (c *cursor) find(at int, ino, name uint64) (*known, int) {
 	if c.old == nil {
 		return nil, at
 	}
@@ -138,7 +138,7 @@ func (c *course) find(at int, ino, name uint64) (*known, int) {
 }
 
 // pass records that an entry was emitted.
-func (c *course) pass(e *listed) {
+func (c *cursor) pass(e *listed) {
 	if c.old != nil {
 		c.at = e.at
 		if e.was == nil {

@@ -52,7 +52,8 @@ type looker struct {
 	st   *unix.Stat_t
 	s    *stream
 	plus bool
-	told bool // the finder already has the places of the cached entries; see FS.entry
+	// placed: the finder already has the places of the cached entries; see FS.entry.
+	placed bool
 
 	batches [2]batch
 	lists   [2][]listed // of the batches
@@ -77,7 +78,7 @@ var lookers = sync.Pool{New: func() any {
 
 func (l *looker) begin(f *FS, d *object, st *unix.Stat_t, s *stream, plus bool) {
 	l.f, l.d, l.st, l.s, l.plus = f, d, st, s, plus
-	l.told = s.old != nil && s.old.told.Load() == f.find.epoch()
+	l.placed = s.old != nil && s.old.epoch.Load() == f.find.epoch()
 	l.scan, l.then, l.at, l.size = s.rest, 0, s.at, 0
 }
 
@@ -197,7 +198,7 @@ func (b *batch) look(l *looker, nth int) {
 		for i := range list {
 			e := &list[i]
 			e.out = blockstore.DirEntry{Name: unsafe.String(unsafe.SliceData(e.name), len(e.name)), FileID: e.ino, Cookie: e.off}
-			e.here = l.f.entry(l.d, l.st, e, l.plus, l.told)
+			e.here = l.f.entry(l.d, l.st, e, l.plus, l.placed)
 		}
 		if b.left.Add(int32(-len(list))) == 0 {
 			select {

@@ -110,6 +110,14 @@ func (o *object) dataType() error {
 	return blockstore.ErrInval
 }
 
+// statFile is stat of a regular file; see dataType.
+func (o *object) statFile(st *unix.Stat_t) error {
+	if err := o.dataType(); err != nil {
+		return err
+	}
+	return o.stat(st)
+}
+
 // reader returns a descriptor to read a regular file, or to list or sync a directory. It is
 // opened as the daemon, because clients share it; each call checks the permission of its client.
 func (o *object) reader() (int, error) {

@@ -38,7 +38,7 @@ func (d *decision) is(c *blockstore.Cred) bool {
 // attributes are st. Where identities are switched the kernel decides.
 func (f *FS) may(c *blockstore.Cred, o *object, st *unix.Stat_t, want uint32) bool {
 	if !f.who.on || c.Privileged() {
-		a := blockstore.Attr{Type: o.typ, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, ACL: f.judgedBy(c, o)}
+		a := blockstore.Attr{Type: o.typ, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, ACL: f.decidingACL(c, o)}
 		return c.May(&a, want)
 	}
 	if len(c.Groups) > len(decision{}.groups) {
@@ -126,7 +126,7 @@ func (f *FS) checkDir(c *blockstore.Cred, o *object, want uint32) error {
 	if err != nil {
 		return err
 	}
-	a.ACL = f.judgedBy(c, o)
+	a.ACL = f.decidingACL(c, o)
 	if !c.May(&a, want) {
 		return blockstore.ErrAccess
 	}

@@ -87,11 +87,8 @@ func (f *FS) Pin(h blockstore.Handle) error {
 		return err
 	}
 	defer f.release(o)
-	if err := o.dataType(); err != nil {
-		return err
-	}
 	var st unix.Stat_t
-	if err := o.stat(&st); err != nil {
+	if err := o.statFile(&st); err != nil {
 		return err
 	}
 	// If the last name is removed from here on, the descriptor keeps the inode, and add makes the

@@ -63,8 +63,8 @@ type FS struct {
 	near     bool // see fsType
 	aborts   bool // see fsType
 	layered  bool // an overlay: files can have the device number of their layer
-	// mappable: Map may map files. seesAll: mincore tells of all files whether they are in memory,
-	// else only of those of uid.
+	// mappable: Map may map files. seesAll: mincore reports for all files whether they are in memory,
+	// else only for files of uid.
 	mappable, seesAll bool
 	noatime           bool // a read does not set the atime
 	uid               uint32
@@ -355,7 +355,7 @@ func (f *FS) syncFailed(err error) error {
 func (f *FS) Close() error {
 	f.makers.stop()
 	f.streams.close()
-	for _, o := range f.objects.leased() {
+	for _, o := range f.objects.list() {
 		o.openMu.Lock()
 		o.unlease(o.lease)
 		o.openMu.Unlock()

@@ -71,7 +71,7 @@ type stream struct {
 	then [][]byte
 	eof  bool // there are no further records
 	took int  // entries in the last reply
-	course
+	cursor
 }
 
 type streamKey struct {
@@ -175,7 +175,7 @@ func (s *stream) read() ([]byte, error) {
 // pass consumes an entry that was emitted, and reports whether the stream continues with the
 // next buffer.
 func (s *stream) pass(e *listed) (turned bool) {
-	s.course.pass(e)
+	s.cursor.pass(e)
 	s.rest, s.pos = e.rest, e.off
 	if len(s.rest) == 0 && len(s.then) > 0 {
 		s.rest, s.then = s.then[0], s.then[1:]
@@ -276,8 +276,8 @@ type listed struct {
 }
 
 // entry looks up one entry and fills in e.out. It reports false if the entry was removed
-// meanwhile. told says that the finder already has the places of cached entries.
-func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus, told bool) (here bool) {
+// meanwhile. placed says that the finder already has the places of cached entries.
+func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus, placed bool) (here bool) {
 	name := e.out.Name
 	switch {
 	case name == "." || (name == ".." && d == f.root):
@@ -308,7 +308,7 @@ func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus, told bool) (here
 		return true // a mount point
 	}
 	if e.was != nil && e.was.is(&sx) {
-		if !told {
+		if !placed {
 			id := identOf(&e.was.h)
 			f.find.seen(&id, &d.id, name)
 		}

@@ -13,8 +13,8 @@ import (
 // identityThread is a thread that runs functions with the identities of clients, and nothing else.
 type identityThread chan func() (restored bool)
 
-// idleThreads are the identity threads that run nothing now. All stores of the process share
-// them. There are as many threads as calls at once, of which so many stay.
+// idleThreads are the identity threads that run nothing now. All stores of the process share them.
+// There are as many threads as calls at once; at most 64 stay.
 var idleThreads = make(chan identityThread, 64)
 
 // runOnIdentityThread runs fn on an identity thread and waits for it. A panic of fn continues in

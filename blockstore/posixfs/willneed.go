@@ -1,9 +1,6 @@
 package posixfs
 
-import (
-	"github.com/rstored/rstored/blockstore"
-	"golang.org/x/sys/unix"
-)
+import "github.com/rstored/rstored/blockstore"
 
 var _ blockstore.Advises = (*FS)(nil)
 
@@ -18,29 +15,15 @@ func (f *FS) WillNeed(c *blockstore.Cred, h blockstore.Handle, off, n uint64) (b
 		return false, err
 	}
 	defer f.release(o)
-	if err := o.dataType(); err != nil {
-		return false, err
+	fd, size, err := f.source(c, o)
+	if err != nil || f.inMemory {
+		return err == nil, err
 	}
-	var st unix.Stat_t
-	if err := o.stat(&st); err != nil {
-		return false, err
-	}
-	if !f.mayRead(c, o, &st) {
-		return false, blockstore.ErrAccess
-	}
-	if f.inMemory {
-		return true, nil
-	}
-	size := uint64(max(st.Size, 0))
 	if n == 0 || n > willNeedMax {
 		n = willNeedMax
 	}
 	if off >= size || f.goesDirect(int(n)) || f.aheads.Load() >= aheadMax {
 		return false, nil
-	}
-	fd, err := o.reader()
-	if err != nil {
-		return false, mapErr(err)
 	}
 	f.readAhead(o, fd, off, off+min(n, size-off), func() {})
 	return true, nil

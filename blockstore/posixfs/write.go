@@ -251,11 +251,8 @@ func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count u
 	}
 	defer f.release(o)
 	since := f.failures(o)
-	if err := o.dataType(); err != nil {
-		return w, err
-	}
 	var st unix.Stat_t
-	if err := o.stat(&st); err != nil {
+	if err := o.statFile(&st); err != nil {
 		return w, err
 	}
 	f.before(&w, &st)

@@ -134,7 +134,7 @@ func (c *comparison) one() {
 		m := blockstore.CreateMode(c.r.IntN(2))
 		s := blockstore.SetAttr{Mode: &mode}
 		if c.r.IntN(2) == 0 {
-			s.Size = ptr(uint64(c.r.IntN(3000)))
+			s.Size = new(uint64(c.r.IntN(3000)))
 		}
 		say("create %s mode %d %o size %v", name, m, mode, s.Size != nil)
 		c.create(d, name, blockstore.TypeReg, s.Size, func(f *side) (blockstore.Handle, blockstore.Attr, error) {
@@ -229,11 +229,11 @@ func (c *comparison) setattr(u *blockstore.Cred, n *node, mode uint32, say func(
 		s.Mode = &mode
 	}
 	if c.r.IntN(3) == 0 && n.typ == blockstore.TypeReg {
-		s.Size = ptr(uint64(c.r.IntN(100000)))
+		s.Size = new(uint64(c.r.IntN(100000)))
 	}
 	if c.r.IntN(4) == 0 {
 		if v := c.users[c.r.IntN(len(c.users))]; v != nil {
-			s.UID, s.GID = ptr(v.UID), ptr(v.GID)
+			s.UID, s.GID = new(v.UID), new(v.GID)
 		}
 	}
 	if c.r.IntN(3) == 0 {

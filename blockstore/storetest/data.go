@@ -138,7 +138,7 @@ func testSetAttr(e *env) {
 	f := e.mkfile(nil, e.root, "f", 0o644, "0123456789")
 	at, mt := unix(1234567890, 123456000), unix(1500000000, 999999000)
 	w, err := e.SetAttr(nil, f, &blockstore.SetAttr{
-		Mode: ptr(uint32(0o751)), Size: ptr(uint64(4)),
+		Mode: new(uint32(0o751)), Size: new(uint64(4)),
 		AtimeHow: blockstore.TimeClient, Atime: at, MtimeHow: blockstore.TimeClient, Mtime: mt,
 	}, nil)
 	e.ok(err)
@@ -153,12 +153,12 @@ func testSetAttr(e *env) {
 		e.Fatalf("server time is %v off", d)
 	}
 	e.ok(second(e.SetAttr(nil, f, &blockstore.SetAttr{}, nil)))
-	e.want(second(e.SetAttr(nil, f, &blockstore.SetAttr{Size: ptr(uint64(1) << 63)}, nil)), blockstore.ErrFBig)
+	e.want(second(e.SetAttr(nil, f, &blockstore.SetAttr{Size: new(uint64(1) << 63)}, nil)), blockstore.ErrFBig)
 	d := e.mkdir(nil, e.root, "d", 0o700)
 	e.chmod(nil, d, 0o1777)
 	e.wantNot(e.attr(d).Mode != 0o1777, "mode %o", e.attr(d).Mode)
 	if e.opts.Root {
-		e.ok(second(e.SetAttr(nil, f, &blockstore.SetAttr{UID: ptr(uint32(77)), GID: ptr(uint32(78))}, nil)))
+		e.ok(second(e.SetAttr(nil, f, &blockstore.SetAttr{UID: new(uint32(77)), GID: new(uint32(78))}, nil)))
 		a = e.attr(f)
 		e.wantNot(a.UID != 77 || a.GID != 78, "owner %d:%d", a.UID, a.GID)
 	}
@@ -168,12 +168,12 @@ func testGuard(e *env) {
 	f := e.mkfile(nil, e.root, "f", 0o644, "")
 	a := e.attr(f)
 	wrong := a.Ctime.Add(-time.Nanosecond)
-	w, err := e.SetAttr(nil, f, &blockstore.SetAttr{Mode: ptr(uint32(0o600))}, &wrong)
+	w, err := e.SetAttr(nil, f, &blockstore.SetAttr{Mode: new(uint32(0o600))}, &wrong)
 	e.want(err, blockstore.ErrNotSync)
 	e.wantNot(e.attr(f).Mode != 0o644, "changed against the guard")
 	e.wantNot(!w.Post.Known || w.Post.Mode != 0o644, "no attributes with the refusal")
 	right := a.Ctime
-	e.ok(second(e.SetAttr(nil, f, &blockstore.SetAttr{Mode: ptr(uint32(0o600))}, &right)))
+	e.ok(second(e.SetAttr(nil, f, &blockstore.SetAttr{Mode: new(uint32(0o600))}, &right)))
 	e.wantNot(e.attr(f).Mode != 0o600, "not changed")
 }
 
@@ -185,7 +185,7 @@ func testWcc(e *env) {
 		e.wantNot(!w.Post.Known || w.Post.Attr != after, "%s: post %+v, want %+v", what, w.Post, after)
 	}
 	a := e.attr(e.root)
-	f, fa, w, err := e.Create(nil, e.root, "f", blockstore.Guarded, &blockstore.SetAttr{Mode: ptr(uint32(0o644))},
+	f, fa, w, err := e.Create(nil, e.root, "f", blockstore.Guarded, &blockstore.SetAttr{Mode: new(uint32(0o644))},
 		[8]byte{})
 	e.ok(err)
 	check("create", a, w, e.root)
@@ -195,7 +195,7 @@ func testWcc(e *env) {
 	e.want(err, blockstore.ErrExist)
 	check("failed create", a, w, e.root)
 	a = e.attr(e.root)
-	d, _, w, err := e.Mkdir(nil, e.root, "d", &blockstore.SetAttr{Mode: ptr(uint32(0o755))})
+	d, _, w, err := e.Mkdir(nil, e.root, "d", &blockstore.SetAttr{Mode: new(uint32(0o755))})
 	e.ok(err)
 	check("mkdir", a, w, e.root)
 	a = e.attr(f)

@@ -42,11 +42,11 @@ func testCreateModes(e *env) {
 	a := e.attr(f)
 	e.wantNot(a.Mode != 0o600 || a.Type != blockstore.TypeReg || a.Size != 5 || a.NLink != 1, "attributes %+v", a)
 	e.want(fourth(e.Create(nil, e.root, "f", blockstore.Guarded, nil, [8]byte{})), blockstore.ErrExist)
-	h, a, _, err := e.Create(nil, e.root, "f", blockstore.Unchecked, &blockstore.SetAttr{Mode: ptr(uint32(0o777))},
+	h, a, _, err := e.Create(nil, e.root, "f", blockstore.Unchecked, &blockstore.SetAttr{Mode: new(uint32(0o777))},
 		[8]byte{})
 	e.ok(err)
 	e.wantNot(h != f || a.Mode != 0o600 || a.Size != 5, "an unchecked create changed more than the size: %+v", a)
-	_, a, _, err = e.Create(nil, e.root, "f", blockstore.Unchecked, &blockstore.SetAttr{Size: ptr(uint64(0))}, [8]byte{})
+	_, a, _, err = e.Create(nil, e.root, "f", blockstore.Unchecked, &blockstore.SetAttr{Size: new(uint64(0))}, [8]byte{})
 	e.ok(err)
 	e.wantNot(a.Size != 0, "not truncated")
 	for _, mode := range []uint32{0, 0o111, 0o222, 0o444, 0o666, 0o777} {
@@ -59,7 +59,7 @@ func testCreateModes(e *env) {
 	for _, m := range []blockstore.CreateMode{blockstore.Guarded, blockstore.Unchecked, blockstore.Exclusive} {
 		e.want(fourth(e.Create(nil, e.root, "d", m, nil, [8]byte{})), blockstore.ErrExist)
 	}
-	_, a, _, err = e.Create(nil, e.root, "sized", blockstore.Unchecked, &blockstore.SetAttr{Size: ptr(uint64(1000))},
+	_, a, _, err = e.Create(nil, e.root, "sized", blockstore.Unchecked, &blockstore.SetAttr{Size: new(uint64(1000))},
 		[8]byte{})
 	e.ok(err)
 	e.wantNot(a.Size != 1000, "size %d", a.Size)
@@ -89,7 +89,7 @@ func testExclusive(e *env) {
 		e.wantNot(again != h, "the retry after a restart made another file")
 	}
 	_, err = e.SetAttr(nil, h, &blockstore.SetAttr{
-		Mode: ptr(uint32(0o644)), AtimeHow: blockstore.TimeServer,
+		Mode: new(uint32(0o644)), AtimeHow: blockstore.TimeServer,
 		MtimeHow: blockstore.TimeServer,
 	}, nil)
 	e.ok(err)
@@ -133,7 +133,7 @@ func testSymlinks(e *env) {
 		e.want(second(e.lookup(h, "x")), blockstore.ErrNotDir)
 		e.want(third(e.ReadAt(nil, h, make([]byte, 10), 0, false)), blockstore.ErrInval)
 		e.chmod(nil, h, 0o600)
-		e.want(second(e.SetAttr(nil, h, &blockstore.SetAttr{Size: ptr(uint64(0))}, nil)), blockstore.ErrInval)
+		e.want(second(e.SetAttr(nil, h, &blockstore.SetAttr{Size: new(uint64(0))}, nil)), blockstore.ErrInval)
 		when := unix(1e9, 5)
 		e.ok(second(e.SetAttr(nil, h, &blockstore.SetAttr{MtimeHow: blockstore.TimeClient, Mtime: when}, nil)))
 		e.wantNot(!e.attr(h).Mtime.Equal(when), "mtime %v", e.attr(h).Mtime)
@@ -151,7 +151,7 @@ func testSpecial(e *env) {
 		kinds["chr"], kinds["blk"] = blockstore.TypeChr, blockstore.TypeBlk
 	}
 	for name, typ := range kinds {
-		h, a, _, err := e.Mknod(nil, e.root, name, typ, 7, 300, &blockstore.SetAttr{Mode: ptr(uint32(0o620))})
+		h, a, _, err := e.Mknod(nil, e.root, name, typ, 7, 300, &blockstore.SetAttr{Mode: new(uint32(0o620))})
 		e.ok(err)
 		e.wantNot(a.Type != typ || a.Mode != 0o620, "%s: attributes %+v", name, a)
 		if typ == blockstore.TypeChr || typ == blockstore.TypeBlk {
@@ -279,7 +279,7 @@ func testWrongTypes(e *env) {
 	e.want(third(e.ReadAt(nil, d, make([]byte, 1), 0, false)), blockstore.ErrIsDir)
 	e.want(fourth(e.WriteAt(nil, d, make([]byte, 1), 0, blockstore.Unstable)), blockstore.ErrIsDir)
 	e.want(second(e.Commit(nil, d, 0, 0)), blockstore.ErrIsDir)
-	e.want(second(e.SetAttr(nil, d, &blockstore.SetAttr{Size: ptr(uint64(0))}, nil)), blockstore.ErrIsDir)
+	e.want(second(e.SetAttr(nil, d, &blockstore.SetAttr{Size: new(uint64(0))}, nil)), blockstore.ErrIsDir)
 	l, _, _, err := e.Symlink(nil, e.root, "l", "d", nil)
 	e.ok(err)
 	for _, h := range []blockstore.Handle{f, l} {

@@ -87,7 +87,7 @@ func testOwnerOverride(e *env) {
 	f := e.mkfile(u, e.root, "f", 0o000, "")
 	e.put(u, f, "written", 0)
 	e.wantNot(e.get(u, f) != "written", "the owner cannot read")
-	e.ok(second(e.SetAttr(u, f, &blockstore.SetAttr{Size: ptr(uint64(4))}, nil)))
+	e.ok(second(e.SetAttr(u, f, &blockstore.SetAttr{Size: new(uint64(4))}, nil)))
 	e.ok(second(e.Commit(u, f, 0, 0)))
 	got, _, err := e.Access(u, f, 0x3f)
 	e.ok(err)
@@ -102,25 +102,25 @@ func testSetAttrPermissions(e *env) {
 		return err
 	}
 	when := unix(1000000000, 0)
-	e.want(set(Other, blockstore.SetAttr{Mode: ptr(uint32(0o777))}), blockstore.ErrPerm)
+	e.want(set(Other, blockstore.SetAttr{Mode: new(uint32(0o777))}), blockstore.ErrPerm)
 	e.want(set(Other, blockstore.SetAttr{MtimeHow: blockstore.TimeClient, Mtime: when}), blockstore.ErrPerm)
 	e.ok(set(Other, blockstore.SetAttr{MtimeHow: blockstore.TimeServer}))
 	e.ok(set(Other, blockstore.SetAttr{AtimeHow: blockstore.TimeServer, MtimeHow: blockstore.TimeServer}))
-	e.ok(set(Other, blockstore.SetAttr{Size: ptr(uint64(2))}))
-	e.want(set(Other, blockstore.SetAttr{UID: ptr(Other.UID)}), blockstore.ErrPerm)
-	e.want(set(Other, blockstore.SetAttr{GID: ptr(Other.GID)}), blockstore.ErrPerm)
-	e.want(set(u, blockstore.SetAttr{UID: ptr(Other.UID)}), blockstore.ErrPerm)
-	e.want(set(u, blockstore.SetAttr{GID: ptr(Other.GID)}), blockstore.ErrPerm)
-	e.ok(set(u, blockstore.SetAttr{UID: ptr(u.UID), GID: ptr(u.GID)}))
-	e.ok(set(u, blockstore.SetAttr{Mode: ptr(uint32(0o600)), MtimeHow: blockstore.TimeClient, Mtime: when}))
-	e.want(set(Other, blockstore.SetAttr{Size: ptr(uint64(0))}), blockstore.ErrAccess)
+	e.ok(set(Other, blockstore.SetAttr{Size: new(uint64(2))}))
+	e.want(set(Other, blockstore.SetAttr{UID: new(Other.UID)}), blockstore.ErrPerm)
+	e.want(set(Other, blockstore.SetAttr{GID: new(Other.GID)}), blockstore.ErrPerm)
+	e.want(set(u, blockstore.SetAttr{UID: new(Other.UID)}), blockstore.ErrPerm)
+	e.want(set(u, blockstore.SetAttr{GID: new(Other.GID)}), blockstore.ErrPerm)
+	e.ok(set(u, blockstore.SetAttr{UID: new(u.UID), GID: new(u.GID)}))
+	e.ok(set(u, blockstore.SetAttr{Mode: new(uint32(0o600)), MtimeHow: blockstore.TimeClient, Mtime: when}))
+	e.want(set(Other, blockstore.SetAttr{Size: new(uint64(0))}), blockstore.ErrAccess)
 	e.want(set(Other, blockstore.SetAttr{MtimeHow: blockstore.TimeServer}), blockstore.ErrAccess)
 	// All or nothing.
-	e.want(set(Other, blockstore.SetAttr{Size: ptr(uint64(0)), Mode: ptr(uint32(0))}), blockstore.ErrAccess)
+	e.want(set(Other, blockstore.SetAttr{Size: new(uint64(0)), Mode: new(uint32(0))}), blockstore.ErrAccess)
 	e.wantNot(e.attr(f).Size != 2, "size changed by a refused request")
 	if e.opts.AnyUser {
 		member := &blockstore.Cred{UID: u.UID, GID: u.GID, Groups: []uint32{5151}}
-		e.ok(set(member, blockstore.SetAttr{GID: ptr(uint32(5151))}))
+		e.ok(set(member, blockstore.SetAttr{GID: new(uint32(5151))}))
 		e.wantNot(e.attr(f).GID != 5151, "gid %d", e.attr(f).GID)
 	}
 }
@@ -147,7 +147,7 @@ func testSetGIDDirectory(e *env) {
 		e.Skip("groups cannot be given away")
 	}
 	d := e.mkdir(nil, e.root, "d", 0o777)
-	e.ok(second(e.SetAttr(nil, d, &blockstore.SetAttr{GID: ptr(uint32(600))}, nil)))
+	e.ok(second(e.SetAttr(nil, d, &blockstore.SetAttr{GID: new(uint32(600))}, nil)))
 	e.chmod(nil, d, 0o2777)
 	f := e.mkfile(u, d, "f", 0o644, "")
 	e.wantNot(e.attr(f).GID != 600, "gid %d of a file in a set-group-ID directory", e.attr(f).GID)
@@ -171,13 +171,13 @@ func testSetIDBits(e *env) {
 	e.put(Other, f, "x", 0)
 	e.wantNot(e.attr(f).Mode != 0o777, "mode %o after a write", e.attr(f).Mode)
 	f = fresh("truncated")
-	e.ok(second(e.SetAttr(Other, f, &blockstore.SetAttr{Size: ptr(uint64(1))}, nil)))
+	e.ok(second(e.SetAttr(Other, f, &blockstore.SetAttr{Size: new(uint64(1))}, nil)))
 	e.wantNot(e.attr(f).Mode != 0o777, "mode %o after a truncation", e.attr(f).Mode)
 	f = fresh("given")
-	e.ok(second(e.SetAttr(u, f, &blockstore.SetAttr{GID: ptr(u.GID)}, nil)))
+	e.ok(second(e.SetAttr(u, f, &blockstore.SetAttr{GID: new(u.GID)}, nil)))
 	e.wantNot(e.attr(f).Mode != 0o777, "mode %o after a chown", e.attr(f).Mode)
 	f = fresh("both")
-	e.ok(second(e.SetAttr(u, f, &blockstore.SetAttr{GID: ptr(u.GID), Mode: ptr(uint32(0o6755))}, nil)))
+	e.ok(second(e.SetAttr(u, f, &blockstore.SetAttr{GID: new(u.GID), Mode: new(uint32(0o6755))}, nil)))
 	e.wantNot(e.attr(f).Mode != 0o755, "mode %o after chown and chmod in one", e.attr(f).Mode)
 }
 

@@ -107,8 +107,6 @@ type env struct {
 	root blockstore.Handle
 }
 
-func ptr[T any](v T) *T { return &v }
-
 func (e *env) ok(err error) {
 	e.Helper()
 	if err != nil {

@@ -45,7 +45,7 @@ const (
 	Synchronize     uint32 = 0x100000
 )
 
-// Who says whom an ACE is about.
+// Who is the kind of user or group that an ACE applies to.
 type Who uint8
 
 // Named is a user, or with IdentifierGroup a group, by number. The others are the
@@ -73,7 +73,7 @@ func (a *ACE) isGroup() bool { return a.Flags&IdentifierGroup != 0 }
 var (
 	// ErrUnmapped is of an ACL that says what POSIX ACLs cannot.
 	ErrUnmapped = errors.New("the ACL has no POSIX ACL")
-	// ErrWho is of a name that is nobody's here.
+	// ErrWho: an ACE names a user or group that does not exist here.
 	ErrWho = errors.New("unknown user or group in an ACL")
 	// ErrTooMany is of a number of ACEs that what follows has no room for.
 	ErrTooMany = errors.New("too many entries in an ACL")
@@ -86,9 +86,8 @@ const (
 	whoMax = 1024
 )
 
-// Decode reads an nfsace4<>. id knows users and groups by what they are called; who is
-// not valid after it returns. What is not XDR is an error of the decoder, and then the
-// result counts for nothing.
+// Decode reads an nfsace4<>. id returns the number of a user or group by its name; who is not valid
+// after id returns. Malformed XDR is an error of the decoder, and the result is then not valid.
 func Decode(d *xdr.Decoder, id func(who []byte, group bool) (uint32, bool)) ([]ACE, error) {
 	n := d.Uint32()
 	if d.Err() != nil {

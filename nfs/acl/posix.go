@@ -172,7 +172,7 @@ type sumOf struct {
 	sum
 }
 
-// sums are those of everybody whom ACEs are about.
+// sums has a sum for each user, group and class of users that has an ACE.
 type sums struct {
 	any                 bool
 	owner, group, other sum
@@ -191,9 +191,9 @@ func (s *sums) of(list *[]sumOf, id uint32) *sum {
 	return &(*list)[len(*list)-1].sum
 }
 
-// add counts one ACE. Who is denied something as a member of a group may be the owner,
-// any user or a member of any other group, and whoever is denied it by number may be the
-// owner: it is denied to them all.
+// add counts one ACE. A member of a group that is denied something can be the owner, any user, or a
+// member of any other group. A user that is denied something by number can be the owner. So a
+// denial counts for all of them.
 func (s *sums) add(a *ACE) {
 	s.any = true
 	all := func(typ, mask uint32) {

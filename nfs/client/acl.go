@@ -115,6 +115,7 @@ func (p proc4) setACL(ctx context.Context, h Handle, dir bool, l ACLs) error {
 		return strconv.AppendUint(b, uint64(id), 10)
 	})
 	set := nfs4.BitmapOf(nfs4.AttrACL)
+	defer p.opens.forbid(h)
 	err := p.change(ctx, putFH(h), op4{nfs4.OpSetAttr, func(e *xdr.Encoder) {
 		nfs4.EncodeStateid(e, state.Anonymous)
 		set.Encode(e)

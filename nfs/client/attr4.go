@@ -34,16 +34,17 @@ var ofEntry = func() nfs4.Bitmap {
 
 // attrs4 are the attributes of a fattr4 that the client uses.
 type attrs4 struct {
-	has   nfs4.Bitmap
-	attr  nfs3.Attr
-	fsid  [2]uint64
-	fh    Handle
-	fault nfs.Status // rdattr_error
-	lease uint32     // seconds
-	stat  blockstore.Stat
-	info  Info
-	conf  PathConf
-	aces  []acl.ACE
+	has    nfs4.Bitmap
+	attr   nfs3.Attr
+	change uint64
+	fsid   [2]uint64
+	fh     Handle
+	fault  nfs.Status // rdattr_error
+	lease  uint32     // seconds
+	stat   blockstore.Stat
+	info   Info
+	conf   PathConf
+	aces   []acl.ACE
 	// aclErr is why the ACL cannot be mapped.
 	aclErr error
 }
@@ -92,6 +93,7 @@ func (a *attrs4) decode(d *xdr.Decoder) {
 // section 5.8).
 var attrDecoders = [32 * len(nfs4.Bitmap{})]func(*attrs4, *xdr.Decoder){
 	nfs4.AttrType:         func(a *attrs4, d *xdr.Decoder) { a.attr.Type = blockstore.FileType(d.Uint32()) },
+	nfs4.AttrChange:       func(a *attrs4, d *xdr.Decoder) { a.change = d.Uint64() },
 	nfs4.AttrSize:         func(a *attrs4, d *xdr.Decoder) { a.attr.Size = d.Uint64() },
 	nfs4.AttrFSID:         func(a *attrs4, d *xdr.Decoder) { a.fsid = [2]uint64{d.Uint64(), d.Uint64()} },
 	nfs4.AttrLeaseTime:    func(a *attrs4, d *xdr.Decoder) { a.lease = d.Uint32() },

@@ -37,9 +37,12 @@ type Config struct {
 	// Depth is the number of requests that one bulk transfer keeps in flight;
 	// 0 means 16.
 	Depth int
+	// Connections is the most connections for NFS at once, as nconnect of nfs(5) has it; 0 means 1.
+	// Each further one is made when a call finds all others in use.
+	Connections int
 }
 
-// Client is a connection to one server. See the package comment.
+// Client has the connections to one server. See the package comment.
 type Client struct {
 	cfg   Config
 	nfs   *session
@@ -60,14 +63,14 @@ func New(cfg Config) *Client {
 	if cfg.Depth <= 0 {
 		cfg.Depth = 16
 	}
-	c := &Client{cfg: cfg, nfs: newSession(cfg.Peer, cfg.GiveUp, cfg.Dial)}
+	c := &Client{cfg: cfg, nfs: newSession(cfg.Peer, cfg.Connections, cfg.GiveUp, cfg.Dial)}
 	c.mount = c.nfs
 	c.choice.probing = newCtxMutex()
 	if cfg.Version == Version3 {
 		c.choice.procs, c.choice.fixed = proc3{c}, true
 	}
 	if cfg.DialMount != nil {
-		c.mount = newSession(cfg.Peer, cfg.GiveUp, cfg.DialMount)
+		c.mount = newSession(cfg.Peer, 1, cfg.GiveUp, cfg.DialMount)
 	}
 	return c
 }
@@ -93,23 +96,36 @@ func (c *Client) Close() error {
 // Stats are the counts of a client since it was made.
 type Stats struct {
 	Connections uint64        // that were made, the first one included
+	Links       int           // connections for NFS now
 	Resent      uint64        // calls that were sent again over a new connection
 	Waited      time.Duration // of all calls, from the request to the reply; calls in flight together add up
 	Sessions    uint64        // of version 4 that were made
 	Reclaimed   uint64        // opens that were reclaimed after restarts of the server
 	Relocked    uint64        // locks
+	Callbacks   uint64        // calls of the server that were answered
+	Notified    uint64        // waits for locks that such a call ended
+
+	Delegations     int    // that the client has
+	Delegated       uint64 // delegations that were granted
+	Recalled        uint64 // that the server asked for
+	Returned        uint64
+	Redelegated     uint64 // that were reclaimed after restarts of the server
+	LostDelegations uint64 // that the server ended on its own
 }
 
 // Stats returns the client's counts.
 func (c *Client) Stats() Stats {
 	s := Stats{
+		Links:       len(c.nfs.connections()),
 		Connections: c.nfs.reconnects.Load(), Resent: c.nfs.resent.Load(), Waited: time.Duration(c.nfs.waited.Load()),
 	}
 	c.mu.Lock()
 	if four := c.choice.four; four != nil {
 		s.Sessions, s.Reclaimed, s.Relocked = four.sessions.Load(), four.reclaimed.Load(), four.relocked.Load()
+		four.opens.count(&s)
 	}
 	c.mu.Unlock()
+	s.Callbacks = c.nfs.calls.calls.Load()
 	if c.mount != c.nfs {
 		s.Connections += c.mount.reconnects.Load()
 		s.Resent += c.mount.resent.Load()

@@ -240,7 +240,7 @@ func freeStateidOp(id state.Stateid) op4 {
 func bindOp(id state.SessionID) op4 {
 	return op4{nfs4.OpBindConnToSession, func(e *xdr.Encoder) {
 		e.Fixed(id[:])
-		e.Uint32(bindFore)
+		e.Uint32(bindBoth)
 		e.Bool(false) // no RDMA mode: RPC-over-RDMA needs no step up
 	}, func(d *xdr.Decoder) {
 		nfs4.DecodeSessionID(d)

@@ -39,17 +39,18 @@ func createError(err error) error {
 func (p proc4) openNewOp(name string, mode blockstore.CreateMode, s *blockstore.SetAttr,
 	verifier *[nfs3.VerifierLen]byte, res *opened4,
 ) op4 {
-	return createFileOp(fmt.Sprintf("make %d", p.creates.Add(1)), ShareWrite, name, mode, s, verifier, res)
+	owner := fmt.Sprintf("make %d", p.creates.Add(1))
+	return createFileOp(owner, ShareWrite|nfs4.WantNoDeleg, name, mode, s, verifier, res)
 }
 
-// createFileOp is an OPEN that creates a file by its name (RFC 8881 section 18.16). verifier is for
-// mode Exclusive.
+// createFileOp is an OPEN that creates a file by its name (RFC 8881 section 18.16). access has what
+// the client wants, too. verifier is for mode Exclusive.
 func createFileOp(owner string, access uint32, name string, mode blockstore.CreateMode, s *blockstore.SetAttr,
 	verifier *[nfs3.VerifierLen]byte, res *opened4,
 ) op4 {
 	return op4{nfs4.OpOpen, func(e *xdr.Encoder) {
 		e.Uint32(0) // seqid
-		e.Uint32(access | nfs4.WantNoDeleg)
+		e.Uint32(access)
 		e.Uint32(0)
 		e.Uint64(0) // client ID
 		e.String(owner)

@@ -23,6 +23,13 @@
 // a server of version 4 has restarted, the client makes a session again and reclaims opens and
 // locks. Locks that it cannot reclaim are lost (ErrLockLost).
 //
+// # Callbacks
+//
+// A session of version 4 has a backchannel, on which the server calls the client: when a lock is
+// free for which a File waits, and about delegations. Delegations are for a program that caches
+// files by itself, see Client.UseDelegations: the client does not cache. callback4.go has the
+// protocol without IO, callbacks.go its goroutines.
+//
 // Data that the server acknowledged as Unstable can be lost in a restart of the server. A File
 // writes it again in Sync. A caller of Write retains it until Commit, and compares the
 // verifiers.
@@ -31,5 +38,6 @@
 //
 // A Client may be used from any goroutine. Of a File, ReadAt, WriteAt and the locks may. The
 // client has few goroutines of its own: one renews the lease while files are open, and short
-// ones react to what the server reports and release slots of calls that were given up.
+// ones answer callbacks, return delegations, react to what the server reports and release slots of
+// calls that were given up.
 package client

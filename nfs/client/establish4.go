@@ -34,7 +34,8 @@ const (
 	exchConfirmed = 0x80000000 // EXCHGID4_FLAG_CONFIRMED_R
 	protectNone   = 0          // SP4_NONE
 	secNone       = 0          // AUTH_NONE
-	bindFore      = 1          // CDFC4_FORE
+	bindBoth      = 3          // CDFC4_FORE_OR_BOTH
+	backChannel   = 2          // CREATE_SESSION4_FLAG_CONN_BACK_CHAN
 	callbackProg  = 0x40000000
 )
 
@@ -92,18 +93,19 @@ func (s *session4) exchangeID(ctx context.Context) (known bool, err error) {
 	return flags&exchConfirmed != 0, nil
 }
 
-// createSession makes a session (CREATE_SESSION, RFC 8881 section 18.36). It has no backchannel.
+// createSession makes a session (CREATE_SESSION, RFC 8881 section 18.36), with a backchannel on the
+// same connection if the server makes one.
 func (s *session4) createSession(ctx context.Context) (*live, error) {
 	fore := state.Channel{
 		MaxRequest: messageAsked, MaxResponse: messageAsked, MaxCached: cachedAsked, MaxOps: opsAsked, MaxSlots: slotsAsked,
 	}
-	back := state.Channel{MaxRequest: backAsked, MaxResponse: backAsked, MaxOps: 8, MaxSlots: 1}
+	back := state.Channel{MaxRequest: backAsked, MaxResponse: backAsked, MaxOps: backOps, MaxSlots: backSlots}
 	x := &live{minor: s.minor, ended: make(chan struct{})}
 	x.onStatusFlags = func(flags uint32) { s.statusFlags(x, flags) }
 	err := s.withoutSession(ctx, s.minor, op4{nfs4.OpCreateSession, func(e *xdr.Encoder) {
 		e.Uint64(s.id)
 		e.Uint32(s.createSeq)
-		e.Uint32(0) // flags
+		e.Uint32(backChannel)
 		nfs4.EncodeChannel(e, &fore)
 		nfs4.EncodeChannel(e, &back)
 		e.Uint32(callbackProg)
@@ -112,7 +114,7 @@ func (s *session4) createSession(ctx context.Context) (*live, error) {
 	}, func(d *xdr.Decoder) {
 		x.id = nfs4.DecodeSessionID(d)
 		d.Uint32() // sequence
-		d.Uint32() // flags
+		x.back = d.Uint32()&backChannel != 0
 		x.fore = nfs4.DecodeChannel(d)
 		nfs4.DecodeChannel(d)
 	}})
@@ -127,6 +129,9 @@ func (s *session4) createSession(ctx context.Context) (*live, error) {
 			f.MaxSlots, f.MaxOps, f.MaxRequest, f.MaxResponse)
 	}
 	x.slots = newSlots(f.MaxSlots)
+	if x.back {
+		s.conn.calls.add(x.id, s, x.minor)
+	}
 	s.sessions.Add(1)
 	return x, nil
 }
@@ -136,6 +141,9 @@ func (s *session4) createSession(ctx context.Context) (*live, error) {
 // 18.51). Until then no other call uses the session.
 func (s *session4) recover(ctx context.Context, x *live) error {
 	s.conn.hook(func(ctx context.Context, c rpc.Client) error { return s.bind(ctx, c, x) })
+	if err := s.bindAll(ctx, x); err != nil {
+		return err
+	}
 	var a attrs4
 	want := nfs4.BitmapOf(nfs4.AttrLeaseTime, nfs4.AttrFSID)
 	q := &compound4{ops: []op4{{num: nfs4.OpPutRootFH}, getFH(&x.root), a.get(want)}}
@@ -178,6 +186,21 @@ func (s *session4) bind(ctx context.Context, c rpc.Client, x *live) error {
 	return err
 }
 
+// bindAll associates the connections that are there with a session, if there are several: that of its
+// CREATE_SESSION is associated, and calls may use any.
+func (s *session4) bindAll(ctx context.Context, x *live) error {
+	list := s.conn.connections()
+	if len(list) < 2 {
+		return nil
+	}
+	for _, c := range list {
+		if err := s.bind(ctx, c, x); err != nil && !errors.As(err, new(*rpc.ConnError)) {
+			return err
+		}
+	}
+	return nil
+}
+
 // destroyTime bounds how long the end of a session may take.
 const destroyTime = 2 * time.Second
 
@@ -198,7 +221,7 @@ func (s *session4) close() {
 		return
 	}
 	s.conn.hook(nil)
-	if !s.conn.connected() {
+	if len(s.conn.connections()) == 0 {
 		s.abandon(x)
 		return
 	}

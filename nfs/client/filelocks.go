@@ -37,8 +37,8 @@ func (e *LockedError) Error() string {
 // Is implements errors.Is.
 func (e *LockedError) Is(target error) bool { return target == nfs.ErrDenied }
 
-// How often Lock asks for a lock that another owner has. The client has no callback path on
-// which the server could say that the lock is free (CB_NOTIFY_LOCK), so it polls.
+// How often Lock asks for a lock that another owner has, from a server that does not call when the
+// lock is free (CB_NOTIFY_LOCK).
 const (
 	lockWaitFirst = 20 * time.Millisecond
 	lockWaitMax   = time.Second
@@ -85,31 +85,31 @@ func lockAccess(exclusive bool) uint32 {
 // Locks are advisory: READ and WRITE of others still work. A lock stays until Unlock or Close,
 // and the client reclaims it after a restart of the server; see ErrLockLost. Locks need version
 // 4. With version 3 the error is nfs.ErrNotSupp.
-func (f *File) TryLock(off, n uint64, exclusive bool) error { return f.lock(f.ctx, off, n, exclusive) }
-
-func (f *File) lock(ctx context.Context, off, n uint64, exclusive bool) error {
-	r, err := newLockRange(off, n, exclusive)
-	if err != nil {
-		return pathError("lock", f.name, err)
-	}
-	l, err := f.lockOwner(lockAccess(exclusive))
+func (f *File) TryLock(off, n uint64, exclusive bool) error {
+	l, r, err := f.toLock(off, n, exclusive)
 	if err == nil {
-		err = l.lock(ctx, r)
+		err = l.lock(f.ctx, r, false)
 	}
 	return pathError("lock", f.name, err)
 }
 
+// toLock returns the lock-owner of the File for a lock of a range.
+func (f *File) toLock(off, n uint64, exclusive bool) (*locks4, lockRange, error) {
+	r, err := newLockRange(off, n, exclusive)
+	if err != nil {
+		return nil, r, err
+	}
+	l, err := f.lockOwner(lockAccess(exclusive))
+	return l, r, err
+}
+
 // Lock is TryLock, and waits until ctx ends for a range that another File has locked.
 func (f *File) Lock(ctx context.Context, off, n uint64, exclusive bool) error {
-	for wait := lockWaitFirst; ; wait = min(2*wait, lockWaitMax) {
-		err := f.lock(ctx, off, n, exclusive)
-		if !errors.As(err, new(*LockedError)) {
-			return err
-		}
-		if err := pause(ctx, wait); err != nil {
-			return pathError("lock", f.name, err)
-		}
+	l, r, err := f.toLock(off, n, exclusive)
+	if err == nil {
+		err = l.await(ctx, r)
 	}
+	return pathError("lock", f.name, err)
 }
 
 // Unlock ends the locks of the File in n bytes from off on; n 0 means all bytes from off on.

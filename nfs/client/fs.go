@@ -86,8 +86,8 @@ func (c *Client) FS(ctx context.Context, root string) (*FS, error) {
 // linksMax bounds the symbolic links followed in one name.
 const linksMax = 40
 
-// find looks a name up below the root. It follows relative symbolic links, of which ".." does
-// not lead above the root.
+// find looks a name up below the root. It follows relative symbolic links; a ".." in one does not
+// lead above the root.
 func (f *FS) find(op, name string, follow bool) (*Node, error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}

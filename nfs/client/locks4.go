@@ -122,15 +122,23 @@ func lockType(exclusive bool) uint32 {
 	return nfs4.LockRead
 }
 
+// typeWaits added to the type of a lock makes READW_LT of READ_LT, and WRITEW_LT of WRITE_LT: the
+// client waits if the lock is denied.
+const typeWaits = 2
+
 // lockOp is a LOCK (RFC 8881 section 18.10). The first LOCK of a lock-owner names the open of
 // the file (open_to_lock_owner4), later ones the stateid of the locks. opens.mu is held.
-func (l *locks4) lockOp(r lockRange, reclaim bool, got *state.Stateid) op4 {
+func (l *locks4) lockOp(r lockRange, reclaim, waits bool, got *state.Stateid) op4 {
+	kind := lockType(r.exclusive)
+	if waits {
+		kind += typeWaits
+	}
 	id, byOpen := l.id, !l.made
 	if byOpen {
 		id = l.f.id
 	}
 	return op4{nfs4.OpLock, func(e *xdr.Encoder) {
-		e.Uint32(lockType(r.exclusive))
+		e.Uint32(kind)
 		e.Bool(reclaim)
 		e.Uint64(r.start)
 		e.Uint64(r.length())
@@ -175,13 +183,13 @@ func decodeDenied(h *LockHolder) func(*xdr.Decoder) {
 	}
 }
 
-// lock takes a lock, or returns a *LockedError.
-func (l *locks4) lock(ctx context.Context, r lockRange) error {
+// lock takes a lock, or returns a *LockedError. waits says that the caller repeats it then.
+func (l *locks4) lock(ctx context.Context, r lockRange, waits bool) error {
 	var holder LockHolder
 	err := l.change(ctx, func() (*compound4, func()) {
 		var got state.Stateid
 		q := &compound4{
-			cache: true, ops: []op4{putFH(l.f.h), l.lockOp(r, false, &got)}, denied: decodeDenied(&holder),
+			cache: true, ops: []op4{putFH(l.f.h), l.lockOp(r, false, waits, &got)}, denied: decodeDenied(&holder),
 		}
 		return q, func() { l.id, l.made, l.ranges = got, true, append(without(l.ranges, r), r) }
 	})
@@ -285,7 +293,7 @@ func (o *opens) reclaimLocks(ctx context.Context, x *live, f *open4) error {
 		for _, r := range ranges {
 			var got state.Stateid
 			o.mu.Lock()
-			op := l.lockOp(r, true, &got)
+			op := l.lockOp(r, true, false, &got)
 			o.mu.Unlock()
 			err := o.s.changeDuring(ctx, x, putFH(f.h), op)
 			if err != nil && !errors.As(err, new(nfs.Status)) {

@@ -2,6 +2,8 @@ package client
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -21,8 +23,7 @@ type Memory struct {
 	dma *DMABuf // if it is memory of another device, which buf names
 
 	mu      sync.Mutex
-	conn    rpc.Client // on which it is registered
-	release func()
+	release map[rpc.Client]func() // by the connections on which it is registered
 	closed  bool
 }
 
@@ -33,16 +34,14 @@ func (c *Client) Register(buf []byte) (*Memory, error) {
 }
 
 func (c *Client) register(m *Memory) (*Memory, error) {
-	conn := c.nfs.enroll(m)
-	if conn == nil {
-		return m, nil // the first connection registers it
-	}
-	switch err := m.attach(conn); {
-	case errors.Is(err, rpc.ErrNotForDMABufs):
-		c.nfs.drop(conn) // the client makes the next one for such memory, and sends calls in flight again
-	case err != nil:
-		m.Close()
-		return nil, err
+	for _, conn := range c.nfs.enroll(m) { // if there is none yet, the first one registers it
+		switch err := m.attach(conn, nil); {
+		case errors.Is(err, rpc.ErrNotForDMABufs):
+			c.nfs.drop(conn) // the client makes the next one for such memory, and sends calls in flight again
+		case err != nil:
+			m.Close()
+			return nil, err
+		}
 	}
 	return m, nil
 }
@@ -56,22 +55,24 @@ func (m *Memory) Close() {
 	m.s.expel(m)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.release != nil {
-		m.release()
+	for _, release := range m.release {
+		if release != nil {
+			release()
+		}
 	}
 	m.release, m.closed = nil, true
 }
 
-// attach registers the memory with a connection. The registration with an earlier connection
-// ended when that connection did.
-func (m *Memory) attach(conn rpc.Client) error {
+// attach registers the memory with a connection. The registration with a connection that is lost
+// ended when that connection did: only those in others stay, if it is not nil.
+func (m *Memory) attach(conn rpc.Client, others []rpc.Client) error {
 	r, ok := conn.(rpc.Registrar)
 	if !ok && m.dma == nil {
 		return nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.conn == conn || m.closed {
+	if _, has := m.release[conn]; has || m.closed {
 		return nil // after Close the caller may have freed the memory and closed its descriptor
 	}
 	var release func()
@@ -84,12 +85,18 @@ func (m *Memory) attach(conn rpc.Client) error {
 	if err != nil {
 		return err
 	}
-	m.conn, m.release = conn, release
+	if others != nil {
+		maps.DeleteFunc(m.release, func(c rpc.Client, _ func()) bool { return !slices.Contains(others, c) })
+	}
+	if m.release == nil {
+		m.release = make(map[rpc.Client]func())
+	}
+	m.release[conn] = release
 	return nil
 }
 
-// enroll adds memory to what each new connection registers, and returns the current connection.
-func (s *session) enroll(m *Memory) rpc.Client {
+// enroll adds memory to what each new connection registers, and returns the connections.
+func (s *session) enroll(m *Memory) []rpc.Client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.memory == nil {
@@ -97,7 +104,7 @@ func (s *session) enroll(m *Memory) rpc.Client {
 	}
 	s.memory[m] = struct{}{}
 	s.enrolled++
-	return s.conn
+	return s.open()
 }
 
 // hasDMABufs reports whether memory of another device is registered.
@@ -139,13 +146,14 @@ func (s *session) expel(m *Memory) {
 func (s *session) attachAll(c rpc.Client) (enrolled uint64, err error) {
 	s.mu.Lock()
 	enrolled = s.enrolled
+	others := append(make([]rpc.Client, 0, len(s.links)), s.open()...)
 	list := make([]*Memory, 0, len(s.memory))
 	for m := range s.memory {
 		list = append(list, m)
 	}
 	s.mu.Unlock()
 	for _, m := range list {
-		if err := m.attach(c); err != nil {
+		if err := m.attach(c, others); err != nil {
 			return 0, err
 		}
 	}

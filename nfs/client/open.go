@@ -29,13 +29,15 @@ func (c *Client) OpenHandle(ctx context.Context, h Handle, access uint32) (relea
 		return nil, err
 	}
 	release = func() error { return nil }
-	if four, ok := p.(proc4); ok {
+	four, ok := p.(proc4)
+	who := permit{whoIs(credOf(ctx, c.cfg.Cred)), access}
+	if ok {
 		sent, err := four.opens.acquire(ctx, h, access, 0)
 		if err != nil {
 			return nil, as3(err)
 		}
 		release = four.releaser(ctx, h)
-		if sent {
+		if sent || four.opens.permitted(h, who) {
 			return release, nil
 		}
 	}
@@ -53,6 +55,9 @@ func (c *Client) OpenHandle(ctx context.Context, h Handle, access uint32) (relea
 	if err != nil {
 		_ = release()
 		return nil, err
+	}
+	if ok {
+		four.opens.permit(h, who)
 	}
 	return release, nil
 }
@@ -89,12 +94,16 @@ func (p proc4) createOpen(ctx context.Context, dir Handle, name string, mode blo
 	s *blockstore.SetAttr, access uint32,
 ) (*Node, error) {
 	var res opened4
-	n, err := p.made(ctx, dir, name,
-		createFileOp(openOwner, access, name, mode, s, nil, &res))
+	o := p.opens
+	defer o.granting()()
+	o.mu.Lock()
+	want := o.want(nil, access)
+	o.mu.Unlock()
+	n, err := p.made(ctx, dir, name, createFileOp(openOwner, access|want, name, mode, s, nil, &res),
+		res.attrs.get(ofDelegated))
 	if err != nil {
 		return nil, createError(err)
 	}
-	o := p.opens
 	f := o.refer(n.Handle)
 	if err := f.mu.lock(ctx); err != nil {
 		return nil, errors.Join(err, o.drop(ctx, f))
@@ -106,12 +115,11 @@ func (p proc4) createOpen(ctx context.Context, dir Handle, name string, mode blo
 		f.deny = 0
 	}
 	f.open, f.id, f.access, f.cred = true, res.id, access, credOf(ctx, nil)
+	f.notifies = res.notifies
+	o.grant(f, &res, nil) // the mode of the file may forbid the next open what it allowed this one
 	o.renewLater()
 	o.mu.Unlock()
 	f.mu.unlock()
-	if res.given {
-		o.returnDelegation(ctx, n.Handle, res.deleg)
-	}
 	return n, nil
 }
 

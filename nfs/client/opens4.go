@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -20,7 +22,7 @@ const (
 )
 
 // open4 is a file that the client has open. It is one open of one open-owner, however many callers
-// here have it open. opens.mu guards what is not said otherwise.
+// here have it open. opens.mu guards the fields without a comment about another lock.
 type open4 struct {
 	h Handle
 	// mu is held while the file is opened or closed at the server.
@@ -32,6 +34,8 @@ type open4 struct {
 	id           state.Stateid // with seqid 0, which stands for the newest (RFC 8881 section 8.2.2)
 	open         bool          // the server has it open
 	locks        []*locks4
+	notifies     bool        // the server sends CB_NOTIFY_LOCK
+	deleg        *Delegation // nil: there is none
 }
 
 // opens are the files that a client has open, by their handles. The client opens files by handle
@@ -45,21 +49,33 @@ type opens struct {
 	lockers  uint64        // numbers the lock-owners
 	stop     chan struct{} // closed at the end of the client
 	stopped  bool
+	waiters  map[chan struct{}]waiterKey // of locks, see lockFree
+
+	delegations int           // in byFile
+	grants      int           // OPENs in flight that may get one
+	early       []earlyRecall // see granting
+
+	// leaseUntil is when the lease expires, in nanoseconds of package clock.
+	leaseUntil atomic.Int64
+	// Delegations. redelegated were reclaimed after a restart of the server.
+	granted, recalled, returned, lost, redelegated atomic.Uint64
+	notified                                       atomic.Uint64 // locks that the server said to be free
 }
 
 func newOpens(s *session4) *opens {
-	return &opens{s: s, byFile: make(map[string]*open4), stop: make(chan struct{})}
+	return &opens{s: s, byFile: make(map[string]*open4), waiters: make(map[chan struct{}]waiterKey), stop: make(chan struct{})}
 }
 
 // openOwner is the open-owner of the opens in the table. A file that the client creates has an
 // open-owner of its own, and is closed in the compound that creates it.
 const openOwner = "files"
 
-// openOp is an OPEN that creates nothing (RFC 8881 section 18.16).
+// openOp is an OPEN that creates nothing (RFC 8881 section 18.16). access has what the client wants,
+// too.
 func openOp(access, deny uint32, claim func(*xdr.Encoder), res *opened4) op4 {
 	return op4{nfs4.OpOpen, func(e *xdr.Encoder) {
 		e.Uint32(0) // seqid
-		e.Uint32(access | nfs4.WantNoDeleg)
+		e.Uint32(access)
 		e.Uint32(deny)
 		e.Uint64(0) // client ID
 		e.String(openOwner)
@@ -70,16 +86,24 @@ func openOp(access, deny uint32, claim func(*xdr.Encoder), res *opened4) op4 {
 
 func claimFH(e *xdr.Encoder) { e.Uint32(nfs4.ClaimFH) }
 
-func claimPrevious(e *xdr.Encoder) {
-	e.Uint32(nfs4.ClaimPrevious)
-	e.Uint32(nfs4.DelegNone)
+// claimPrevious reclaims an open, with a delegation of a type.
+func claimPrevious(deleg uint32) func(*xdr.Encoder) {
+	return func(e *xdr.Encoder) {
+		e.Uint32(nfs4.ClaimPrevious)
+		e.Uint32(deleg)
+	}
 }
 
 // opened4 is an OPEN4resok.
 type opened4 struct {
 	id    state.Stateid
 	deleg state.Stateid
-	given bool // the server granted a delegation, although the client wants none
+	given bool // the server granted a delegation, deleg
+	write bool // it is for writing
+	// recall says that the server wants the delegation back already. notifies says that it sends
+	// CB_NOTIFY_LOCK.
+	recall, notifies bool
+	attrs            attrs4 // of the file, if the client wants a delegation
 }
 
 // Words of open_delegation4, and of the nfsace4 in it.
@@ -92,12 +116,16 @@ const (
 	whyResource     = 2
 	whoMax          = nfs4.OwnerMax
 	changeInfoBytes = 4 + 8 + 8
+	mayNotifyLock   = 0x20 // OPEN4_RESULT_MAY_NOTIFY_LOCK
 )
+
+// ofDelegated are the attributes that CB_GETATTR is answered with.
+var ofDelegated = nfs4.BitmapOf(nfs4.AttrChange, nfs4.AttrSize)
 
 func (o *opened4) decode(d *xdr.Decoder) {
 	*o = opened4{id: nfs4.DecodeStateid(d)}
 	d.Skip(changeInfoBytes)
-	d.Uint32() // flags
+	o.notifies = d.Uint32()&mayNotifyLock != 0
 	nfs4.DecodeBitmap(d)
 	switch how := d.Uint32(); how {
 	case nfs4.DelegNone:
@@ -107,8 +135,8 @@ func (o *opened4) decode(d *xdr.Decoder) {
 			d.Bool() // the server will say when it changes
 		}
 	case delegRead, delegWrite:
-		o.given, o.deleg = true, nfs4.DecodeStateid(d)
-		d.Bool() // being recalled
+		o.given, o.write, o.deleg = true, how == delegWrite, nfs4.DecodeStateid(d)
+		o.recall = d.Bool()
 		if how == delegWrite {
 			switch d.Uint32() {
 			case limitSize, limitBlocks:
@@ -127,7 +155,11 @@ func (o *opened4) decode(d *xdr.Decoder) {
 
 // openCompound opens a file by its handle.
 func openCompound(h Handle, access, deny uint32, claim func(*xdr.Encoder), res *opened4) *compound4 {
-	return &compound4{cache: true, ops: []op4{putFH(h), openOp(access, deny, claim, res)}}
+	q := &compound4{cache: true, ops: []op4{putFH(h), openOp(access, deny, claim, res)}}
+	if access&nfs4.WantNoDeleg == 0 {
+		q.ops = append(q.ops, res.attrs.get(ofDelegated))
+	}
+	return q
 }
 
 // acquire has a file open until release. sent says that the server has executed an OPEN, and so
@@ -176,16 +208,20 @@ func (o *opens) widen(ctx context.Context, f *open4, access, deny uint32) (sent 
 // open opens a file at the server. f.mu is held.
 func (o *opens) open(ctx context.Context, f *open4, access, deny uint32) error {
 	var res opened4
-	if err := o.s.do(ctx, openCompound(f.h, access, deny, claimFH, &res)); err != nil {
+	defer o.granting()()
+	o.mu.Lock()
+	want := o.want(f, access)
+	o.mu.Unlock()
+	q := openCompound(f.h, access|want, deny, claimFH, &res)
+	if err := o.s.do(ctx, q); err != nil && (q.executed < 2 || !errors.As(err, new(nfs.Status))) {
 		return err
 	}
 	o.mu.Lock()
+	defer o.mu.Unlock()
 	f.open, f.id, f.access, f.deny, f.cred = true, res.id, access, deny, credOf(ctx, nil)
+	f.notifies = res.notifies
+	o.grant(f, &res, &permit{whoIs(credOf(ctx, o.s.cred)), access})
 	o.renewLater()
-	o.mu.Unlock()
-	if res.given {
-		o.returnDelegation(ctx, f.h, res.deleg)
-	}
 	return nil
 }
 
@@ -214,6 +250,21 @@ func (o *opens) drop(ctx context.Context, f *open4) error {
 	o.mu.Lock()
 	f.refs--
 	if f.refs > 0 {
+		o.mu.Unlock()
+		return nil
+	}
+	if f.deleg != nil {
+		f.deleg.used = clock.Now()
+	}
+	o.mu.Unlock()
+	return o.closeIfUnused(ctx, f)
+}
+
+// closeIfUnused closes a file at the server if nobody here has it open and it has no delegation.
+// f.mu is held.
+func (o *opens) closeIfUnused(ctx context.Context, f *open4) error {
+	o.mu.Lock()
+	if f.refs > 0 || f.deleg != nil && f.open {
 		o.mu.Unlock()
 		return nil
 	}
@@ -283,89 +334,4 @@ func (o *opens) restore(ctx context.Context, f *open4, lost state.Stateid) error
 		return nil
 	}
 	return o.open(ctx, f, access, deny)
-}
-
-// list returns the files that the server should have open.
-func (o *opens) list() (list []*open4) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, f := range o.byFile {
-		if f.open {
-			list = append(list, f)
-		}
-	}
-	return list
-}
-
-// reclaim reclaims the opens and locks from before the server's restart (RFC 8881 section
-// 8.4.2.1). What the server refuses is left to reopen.
-func (o *opens) reclaim(ctx context.Context, x *live) error {
-	for _, f := range o.list() {
-		err := o.openAgain(ctx, x, f, claimPrevious)
-		if err == nil {
-			o.s.reclaimed.Add(1)
-			err = o.reclaimLocks(ctx, x, f)
-		} else if errors.As(err, new(nfs.Status)) {
-			err = nil
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// openAgain opens a file in the new session x as it was open before.
-func (o *opens) openAgain(ctx context.Context, x *live, f *open4, claim func(*xdr.Encoder)) error {
-	o.mu.Lock()
-	old, access, deny := f.id, f.access, f.deny
-	ctx = WithCred(ctx, f.cred)
-	o.mu.Unlock()
-	var res opened4
-	if err := o.s.during(ctx, x, openCompound(f.h, access, deny, claim, &res)); err != nil {
-		return err
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if f.open && f.id == old {
-		f.id = res.id
-	}
-	return nil
-}
-
-// reopen opens anew what could not be reclaimed, because the server has no grace period or did not
-// know the client. The locks of such a file are lost. If the server refuses the OPEN too, the next
-// READ or WRITE of the file fails.
-func (o *opens) reopen(ctx context.Context, x *live) {
-	for _, f := range o.list() {
-		o.mu.Lock()
-		id := f.id
-		o.mu.Unlock()
-		if st, err := o.test(ctx, x, []state.Stateid{id}); err == nil && st[0] == nfs.OK {
-			continue
-		}
-		o.mu.Lock()
-		f.loseLocks()
-		o.mu.Unlock()
-		_ = o.openAgain(ctx, x, f, claimFH)
-	}
-}
-
-// closeAll closes every file that is still open, at the end of the client.
-func (o *opens) closeAll(ctx context.Context, x *live) {
-	o.mu.Lock()
-	if !o.stopped {
-		o.stopped = true
-		close(o.stop)
-	}
-	o.mu.Unlock()
-	for _, f := range o.list() {
-		o.mu.Lock()
-		id := f.id
-		f.open = false
-		o.mu.Unlock()
-		if o.s.changeDuring(ctx, x, putFH(f.h), closeOp(id)) != nil && ctx.Err() != nil {
-			return
-		}
-	}
 }

@@ -57,6 +57,9 @@ func (p proc4) getAttr(ctx context.Context, h Handle) (nfs3.Attr, error) {
 // writing, if the client has one: with the anonymous stateid it would conflict with the client's
 // own share reservation. The guard is a VERIFY of the ctime before.
 func (p proc4) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, guard *time.Time) error {
+	if s.Mode != nil || s.UID != nil || s.GID != nil {
+		defer p.opens.forbid(h)
+	}
 	for range restores {
 		id, f := state.Anonymous, (*open4)(nil)
 		if s.Size != nil {
@@ -169,6 +172,9 @@ func (p proc4) withState(ctx context.Context, h Handle, access uint32, io func(s
 	var err error
 	locks, _ := ctx.Value(locksKey{}).([]*locks4)
 	for range restores {
+		if delegationLost(ctx) {
+			return ErrDelegationLost
+		}
 		id, f := p.opens.stateid(h, access)
 		use, lost := p.opens.lockStateid(f, id, locks)
 		if lost {

@@ -33,6 +33,7 @@ func (o *opens) renew() {
 		o.mu.Lock()
 		o.renewing = len(o.byFile) > 0
 		idle := !o.renewing
+		o.giveIdle()
 		o.mu.Unlock()
 		if idle {
 			return
@@ -40,5 +41,17 @@ func (o *opens) renew() {
 		ctx, cancel := context.WithTimeout(context.Background(), lease)
 		_ = o.s.do(ctx, &compound4{}) // if the server cannot be reached, the next round tries again
 		cancel()
+	}
+}
+
+// renewed records that the server has answered a SEQUENCE, which was sent at a time of package
+// clock. The lease begins anew when the server executes it, and so not before.
+func (o *opens) renewed(x *live, sent time.Time) {
+	until := sent.Add(x.lease).UnixNano()
+	for {
+		old := o.leaseUntil.Load()
+		if until <= old || o.leaseUntil.CompareAndSwap(old, until) {
+			return
+		}
 	}
 }

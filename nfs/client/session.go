@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
@@ -19,8 +20,8 @@ const (
 	backoffMax   = 2 * time.Second
 )
 
-// session is a connection to a server that is made again whenever it is lost. It sends calls
-// that were in flight again with their XIDs, so that the server's duplicate request cache
+// session is a set of connections to a server that are made again whenever they are lost. It sends
+// calls that were in flight again with their XIDs, so that the server's duplicate request cache
 // recognises those that it has executed (RFC 1813 section 4.5; RFC 8166 section 3.3.3 on
 // retransmission). It is no session of NFS version 4: that is session4.
 type session struct {
@@ -34,40 +35,50 @@ type session struct {
 	resent     atomic.Uint64
 	waited     atomic.Int64 // nanoseconds of all calls
 
+	ctx  context.Context // of attempts in the background; ends with Close
+	stop context.CancelFunc
+	work sync.WaitGroup // these attempts
+
 	mu       sync.Mutex
-	conn     rpc.Client
+	most     int // connections at once
+	links    []*link
 	memory   map[*Memory]struct{}
 	enrolled uint64                                  // counts additions to memory
 	onDial   func(context.Context, rpc.Client) error // of every new connection, before it is used
 	dialing  chan struct{}                           // closed when the current attempt has ended; nil: there is none
 	err      error                                   // of the last attempt
+	notAgain time.Time                               // until then no attempt is made to have one more connection
 	closed   bool
+
+	calls callbacks // of the server
 }
 
-func newSession(peer string, giveUp time.Duration, dial func(context.Context) (rpc.Client, error)) *session {
-	s := &session{peer: peer, dial: dial, giveUp: giveUp}
+// newSession makes a session of at most the number most of connections.
+func newSession(peer string, most int, giveUp time.Duration, dial func(context.Context) (rpc.Client, error)) *session {
+	s := &session{peer: peer, most: max(most, 1), dial: dial, giveUp: giveUp}
+	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.xid.Store(rand.Uint32())
 	return s
 }
 
-// Call sends r. When the connection is lost it sends r again over a new one, until r is
-// answered, ctx ends, or there was no connection for giveUp. If there has never been a
+// Call sends r. When the connection is lost it sends r again over another one, until r is answered, ctx ends, or there was no connection for giveUp. If there has never been a
 // connection it returns the error of the first attempt at once.
 func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 	if r.XID == 0 {
 		r.XID = s.nextXID()
 	}
 	var lost time.Time
-	wait := time.Duration(0)
+	wait, after := time.Duration(0), uint64(0)
 	for sent := 0; ; {
-		c, err := s.get(ctx)
+		l, err := s.get(ctx, after)
 		if err == nil {
 			if sent > 0 {
 				s.resent.Add(1)
 			}
 			sent++
 			begin := time.Now()
-			err = c.Call(ctx, r)
+			err = l.conn.Call(ctx, r)
+			s.put(l)
 			s.waited.Add(int64(time.Since(begin)))
 			if err == nil {
 				return nil
@@ -76,10 +87,15 @@ func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 			if !errors.As(err, &gone) {
 				return err
 			}
-			s.drop(c)
+			s.drop(l.conn)
+			if r.Vers != nfs4.Version {
+				// A server recognizes a call by its XID on a newer connection alone: on an older one it
+				// can be another's. In version 4 the slot of the session tells.
+				after = l.since
+			}
 			if lost.IsZero() {
 				lost = time.Now()
-				continue // at once: the server may have been restarted
+				continue // at once: there may be another, or the server may have been restarted
 			}
 		}
 		if ctx.Err() != nil {
@@ -115,147 +131,4 @@ func (s *session) nextXID() uint32 {
 			return x
 		}
 	}
-}
-
-// hook makes get call f with every new connection before it is used. A connection for which f
-// fails is closed.
-func (s *session) hook(f func(context.Context, rpc.Client) error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.onDial = f
-}
-
-func (s *session) isClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
-}
-
-// connected reports whether there is a connection.
-func (s *session) connected() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.conn != nil
-}
-
-// get returns the connection, and makes one if there is none. Only one attempt runs at a time.
-// Calls that come meanwhile wait for its outcome.
-func (s *session) get(ctx context.Context) (rpc.Client, error) {
-	s.mu.Lock()
-	for {
-		switch {
-		case s.closed:
-			s.mu.Unlock()
-			return nil, &rpc.ConnError{Peer: s.peer, Err: rpc.ErrClosed}
-		case s.conn != nil:
-			c := s.conn
-			s.mu.Unlock()
-			return c, nil
-		case s.dialing == nil:
-			done := make(chan struct{})
-			s.dialing = done
-			hook := s.onDial
-			s.mu.Unlock()
-			c, err := s.complete(ctx, hook)
-			s.dialing, s.err = nil, err
-			close(done)
-			if err != nil {
-				s.mu.Unlock()
-				return nil, err
-			}
-			s.reconnects.Add(1)
-			if s.closed {
-				s.mu.Unlock()
-				_ = c.Close()
-				s.mu.Lock()
-				continue
-			}
-			s.conn = c
-		default:
-			done := s.dialing
-			s.mu.Unlock()
-			select {
-			case <-done:
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-			s.mu.Lock()
-			if s.conn == nil && s.err != nil && s.dialing == nil && !errors.Is(s.err, context.Canceled) {
-				err := s.err
-				s.mu.Unlock()
-				return nil, err
-			}
-		}
-	}
-}
-
-// complete makes a connection with which hook was called and all memory is registered. It
-// returns with mu held, so that a call that registers memory from then on finds the connection.
-func (s *session) complete(ctx context.Context, hook func(context.Context, rpc.Client) error) (rpc.Client, error) {
-	c, has, err := s.connect(ctx, hook)
-	for {
-		s.mu.Lock()
-		if err != nil || has == s.enrolled {
-			return c, err
-		}
-		s.mu.Unlock()
-		if has, err = s.attachAll(c); err != nil {
-			_ = c.Close()
-		}
-		if errors.Is(err, rpc.ErrNotForDMABufs) {
-			c, has, err = s.connect(ctx, hook)
-		}
-	}
-}
-
-// connect makes a connection and registers the memory that is enrolled by then.
-func (s *session) connect(ctx context.Context, hook func(context.Context, rpc.Client) error) (c rpc.Client,
-	enrolled uint64, err error,
-) {
-	for {
-		if s.hasDMABufs() {
-			ctx = rpc.WithDMABufs(ctx)
-		}
-		if c, err = s.dial(ctx); err != nil {
-			return nil, 0, err
-		}
-		enrolled, err = s.attachAll(c)
-		if err == nil && hook != nil {
-			err = hook(ctx, c)
-		}
-		if err == nil {
-			return c, enrolled, nil
-		}
-		_ = c.Close()
-		if !errors.Is(err, rpc.ErrNotForDMABufs) || rpc.ForDMABufs(ctx) {
-			return nil, 0, err
-		}
-		// The first memory of another device was enrolled meanwhile, for which this connection was not
-		// made.
-	}
-}
-
-// drop closes a connection that is lost, or was not made for the memory of the client.
-func (s *session) drop(c rpc.Client) {
-	s.mu.Lock()
-	mine := s.conn == c
-	if mine {
-		s.conn = nil
-	}
-	s.mu.Unlock()
-	if mine {
-		_ = c.Close()
-	}
-}
-
-// Close ends the connection and all calls.
-func (s *session) Close() error {
-	s.mu.Lock()
-	c := s.conn
-	s.conn, s.closed = nil, true
-	s.mu.Unlock()
-	if c != nil {
-		return c.Close()
-	}
-	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -66,6 +67,7 @@ type live struct {
 	root  Handle
 	fsid  [2]uint64 // of the root
 	lease time.Duration
+	back  bool // the session has a backchannel
 
 	statusFlags   atomic.Uint32 // sr_status_flags of the last SEQUENCE
 	onStatusFlags func(flags uint32)
@@ -131,6 +133,7 @@ func (s *session4) abandon(x *live) {
 	if s.cur == x {
 		s.cur = nil
 	}
+	s.conn.calls.remove(x.id)
 	if !x.over {
 		x.over = true
 		close(x.ended)
@@ -173,13 +176,12 @@ func (s *session4) do(ctx context.Context, q *compound4) error {
 		}
 		again, err := s.try(ctx, x, q)
 		switch {
-		case again == retryLater, (err == nfs.ErrJukebox || err == nfs.ErrGrace) && !q.changed():
+		case (err == nfs.ErrJukebox || err == nfs.ErrGrace) && !q.changed():
 			if err := pause(ctx, wait); err != nil {
 				return err
 			}
 			wait = min(2*wait, jukeboxMax)
-		case again == retryNow:
-		default:
+		case !again:
 			return err
 		}
 	}
@@ -199,7 +201,7 @@ func (s *session4) during(ctx context.Context, x *live, q *compound4) error {
 		default:
 		}
 		again, err := s.try(ctx, x, q)
-		if again == final && err != nfs.ErrJukebox && err != nfs.ErrGrace {
+		if !again && err != nfs.ErrJukebox && err != nfs.ErrGrace {
 			return err
 		}
 		if err := pause(ctx, wait); err != nil {
@@ -213,66 +215,71 @@ func (s *session4) changeDuring(ctx context.Context, x *live, ops ...op4) error 
 	return s.during(ctx, x, &compound4{cache: true, ops: ops})
 }
 
-// retry says whether a compound has to be sent again.
-type retry uint8
-
-const (
-	final retry = iota
-	retryNow
-	retryLater
-)
-
-// try executes a compound in a session, once.
-func (s *session4) try(ctx context.Context, x *live, q *compound4) (retry, error) {
+// try executes a compound in a session, once. again says that it has to be sent again.
+func (s *session4) try(ctx context.Context, x *live, q *compound4) (again bool, err error) {
 	k, err := x.slots.take(ctx, x.ended)
 	if errors.Is(err, errSessionLost) {
-		return retryNow, nil
+		return true, nil
 	}
 	if err != nil {
-		return final, err
+		return false, err
 	}
-	headStatus, st, err := s.send(ctx, s.conn, x.minor, q, sequence4{x, k.id, k.seq, k.highest, q.cache})
+	begin := clock.Now()
+	headStatus, st, err := s.sendSlot(ctx, x, k, q)
 	if err != nil {
 		if errors.As(err, new(*rpc.AcceptError)) || errors.As(err, new(*rpc.DeniedError)) {
 			x.slots.unused(k) // RPC refused the call: the server has not seen the SEQUENCE
 		} else {
 			go s.probeSlot(x, k)
 		}
-		return final, err
+		return false, err
 	}
 	switch headStatus {
 	case nfs.OK:
 		x.slots.done(k)
+		s.opens.renewed(x, begin)
 		if st == nfs.ErrRetryUncachedRep && q.executed == 0 && !q.cache {
-			return retryNow, nil
+			return true, nil
 		}
-		return final, st.Err()
+		return false, st.Err()
 	case nfs.ErrRetryUncachedRep:
 		// The server has executed the request and has not cached its reply.
 		x.slots.done(k)
 		if q.cache {
-			return final, headStatus
+			return false, headStatus
 		}
-		return retryNow, nil
-	case nfs.ErrJukebox:
-		x.slots.unused(k)
-		return retryLater, nil
-	case nfs.ErrConnNotBound:
-		x.slots.unused(k)
-		if err := s.withoutSession(ctx, x.minor, bindOp(x.id)); err != nil {
-			s.abandon(x)
-		}
-		return retryNow, nil
+		return true, nil
 	case nfs.ErrBadSession, nfs.ErrDeadSession, nfs.ErrStaleClientID, nfs.ErrExpired,
 		nfs.ErrBadSlot, nfs.ErrBadHighSlot, nfs.ErrSeqMisordered, nfs.ErrSeqFalseRetry:
 		// Without the session, or with a slot about which the two sides disagree, the server has not
 		// executed this transmission. It may have executed an earlier one before it lost the session.
 		s.abandon(x)
 		q.resent = true
-		return retryNow, nil
+		return true, nil
 	}
 	x.slots.unused(k)
-	return final, headStatus
+	return false, headStatus
+}
+
+// sendSlot sends a compound in a slot until the server has executed it, or has refused it for good.
+// While the server answers that it is to be sent later it keeps the slot: the server may be
+// executing what came over a connection that was lost meanwhile, and another compound with the same
+// sequence ID would get that reply (RFC 8881 sections 2.10.6.2 and 15.1.1.3).
+func (s *session4) sendSlot(ctx context.Context, x *live, k *slot, q *compound4) (headStatus, st nfs.Status, err error) {
+	for wait := jukeboxFirst; ; wait = min(2*wait, jukeboxMax) {
+		headStatus, st, err = s.send(ctx, s.conn, x.minor, q, sequence4{x, k.id, k.seq, k.highest, q.cache})
+		switch {
+		case err != nil, headStatus != nfs.ErrJukebox && headStatus != nfs.ErrConnNotBound:
+			return headStatus, st, err
+		case headStatus == nfs.ErrConnNotBound:
+			for _, c := range s.conn.connections() { // the call may have used any
+				_ = s.bind(ctx, c, x) // if it fails the server has lost the session, and says so next
+			}
+		}
+		if err := pause(ctx, wait); err != nil {
+			return 0, 0, err
+		}
+	}
 }
 
 // probeSlot finds out whether the server has seen a request that was given up, so that its slot can

@@ -96,19 +96,17 @@ func (f *flaky) Close() error { return nil }
 
 func TestLostConnectionsAreMadeAgainAndCallsKeepTheirXID(t *testing.T) {
 	srv := &flakyServer{lives: 3, xids: map[uint32]int{}}
-	s := newSession("server", 10*time.Second, srv.dial)
+	s := newSession("server", 1, 10*time.Second, srv.dial)
 	defer s.Close()
 	var wg sync.WaitGroup
 	for range 4 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			for range 25 {
 				if err := s.Call(context.Background(), &rpc.Request{}); err != nil {
 					t.Error(err)
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	if len(srv.xids) != 100 {
@@ -120,7 +118,7 @@ func TestLostConnectionsAreMadeAgainAndCallsKeepTheirXID(t *testing.T) {
 }
 
 func TestServerThatNeverWasIsReportedAtOnce(t *testing.T) {
-	s := newSession("server", time.Hour, (&flakyServer{down: true}).dial)
+	s := newSession("server", 1, time.Hour, (&flakyServer{down: true}).dial)
 	var gone *rpc.ConnError
 	if err := s.Call(context.Background(), &rpc.Request{}); !errors.As(err, &gone) {
 		t.Error(err)
@@ -129,7 +127,7 @@ func TestServerThatNeverWasIsReportedAtOnce(t *testing.T) {
 
 func TestServerThatStaysAwayIsGivenUp(t *testing.T) {
 	srv := &flakyServer{lives: 1, xids: map[uint32]int{}}
-	s := newSession("server", 50*time.Millisecond, srv.dial)
+	s := newSession("server", 1, 50*time.Millisecond, srv.dial)
 	if err := s.Call(context.Background(), &rpc.Request{}); err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +155,7 @@ func TestServerThatStaysAwayIsGivenUp(t *testing.T) {
 // for it as those do that were under way.
 func TestNewCallsWaitForALostServer(t *testing.T) {
 	srv := &flakyServer{lives: 1, xids: map[uint32]int{}}
-	s := newSession("server", time.Hour, srv.dial)
+	s := newSession("server", 1, time.Hour, srv.dial)
 	defer func() { _ = s.Close() }()
 	if err := s.Call(context.Background(), &rpc.Request{}); err != nil {
 		t.Fatal(err)
@@ -165,7 +163,7 @@ func TestNewCallsWaitForALostServer(t *testing.T) {
 	srv.mu.Lock()
 	srv.down = true
 	srv.mu.Unlock()
-	s.drop(s.conn)
+	s.drop(s.links[0].conn)
 	time.AfterFunc(50*time.Millisecond, func() {
 		srv.mu.Lock()
 		defer srv.mu.Unlock()

@@ -10,16 +10,19 @@ import (
 )
 
 // The flags of a SEQUENCE reply to which this client reacts (SEQ4_STATUS_*, RFC 8881 section
-// 18.46.3). A client without delegations does not need the callback path whose failure other flags
-// report, and it does not follow file systems that move.
+// 18.46.3). It does not follow file systems that move.
 const (
+	statusPathDown      = 0x001 // SEQ4_STATUS_CB_PATH_DOWN
 	statusExpiredAll    = 0x008
 	statusExpiredSome   = 0x010
 	statusAdminRevoked  = 0x020
 	statusRecallRevoked = 0x040
 	statusReclaimNeeded = 0x100 // SEQ4_STATUS_RESTART_RECLAIM_NEEDED
-	statusUsed          = statusExpiredAll | statusExpiredSome | statusAdminRevoked | statusRecallRevoked |
-		statusReclaimNeeded
+	statusPathOfSession = 0x200 // SEQ4_STATUS_CB_PATH_DOWN_SESSION
+	statusBackFault     = 0x400 // SEQ4_STATUS_BACKCHANNEL_FAULT
+	statusRevoked       = statusExpiredAll | statusExpiredSome | statusAdminRevoked | statusRecallRevoked
+	statusBack          = statusPathDown | statusPathOfSession | statusBackFault
+	statusUsed          = statusRevoked | statusReclaimNeeded | statusBack
 
 	// stateidsOfOneTest bounds a TEST_STATEID.
 	stateidsOfOneTest = 64
@@ -50,17 +53,25 @@ func (s *session4) react(x *live, flags uint32) {
 	if s.current() != x {
 		return // making the session after x has recovered everything
 	}
+	if flags&statusBack != 0 && x.back {
+		for _, c := range s.conn.connections() {
+			_ = s.bind(ctx, c, x) // if it fails the server grants no delegations
+		}
+	}
 	if flags&statusReclaimNeeded != 0 && s.reclaim(ctx, x) != nil {
 		return
 	}
-	s.opens.freeRevoked(ctx, x)
+	if flags&(statusRevoked|statusReclaimNeeded) != 0 {
+		s.opens.freeRevoked(ctx, x)
+	}
 }
 
 // freeRevoked asks the server about every stateid of the client (TEST_STATEID), frees those that it
 // has revoked (FREE_STATEID, RFC 8881 section 18.38), and opens their files anew.
 func (o *opens) freeRevoked(ctx context.Context, x *live) {
 	type entry struct {
-		l  *locks4 // nil: the stateid is of an open
+		l  *locks4     // nil: the stateid is of an open
+		d  *Delegation // nil: it is none of a delegation
 		id state.Stateid
 	}
 	var list []entry
@@ -69,10 +80,13 @@ func (o *opens) freeRevoked(ctx context.Context, x *live) {
 		if !f.open {
 			continue
 		}
-		list = append(list, entry{nil, f.id})
+		list = append(list, entry{id: f.id})
+		if d := f.deleg; d != nil {
+			list = append(list, entry{d: d, id: d.id})
+		}
 		for _, l := range f.locks {
 			if l.made {
-				list = append(list, entry{l, l.id})
+				list = append(list, entry{l: l, id: l.id})
 			}
 		}
 	}
@@ -97,6 +111,9 @@ func (o *opens) freeRevoked(ctx context.Context, x *live) {
 			o.mu.Lock()
 			if e.l != nil && e.l.id == e.id {
 				e.l.lose()
+			}
+			if e.d != nil && e.d.id == e.id {
+				o.lose(e.d)
 			}
 			o.mu.Unlock()
 		}

@@ -214,9 +214,7 @@ func connectionsCut(t *testing.T, s *server) {
 	}
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	wg.Add(1)
-	go func() {
-		defer wg.Done()
+	wg.Go(func() {
 		for {
 			select {
 			case <-stop:
@@ -226,7 +224,7 @@ func connectionsCut(t *testing.T, s *server) {
 				s.listen(s.addr)
 			}
 		}
-	}()
+	})
 	deadline := time.Now().Add(1500 * time.Millisecond)
 	i := 0
 	for ; time.Now().Before(deadline); i++ {

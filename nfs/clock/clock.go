@@ -9,7 +9,7 @@ import (
 )
 
 // begin is the wall clock's time less that of boot when the process began. It makes times of this
-// clock readable, and those of two processes nearly comparable; nothing is decided by it.
+// clock readable, and those of two processes nearly comparable; no decision depends on it.
 var begin = time.Now().UnixNano() - rpc.BootTime()
 
 // Now is the time since the host was started, counted from where the wall clock was when the

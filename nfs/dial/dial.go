@@ -10,9 +10,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -59,9 +61,12 @@ type Dialer struct {
 	TLS      func(server string) (*tls.Config, error)
 	// Secure, if not nil, makes NFS calls with RPCSEC_GSS. Its user is that of Cred.
 	Secure *Secure
-	// GiveUp and Depth are those of client.Config.
-	GiveUp time.Duration
-	Depth  int
+	// GiveUp, Depth and Connections are those of client.Config. Over RDMA the connections of a client
+	// share its registered memory. A device in user space has a loop for each, as far as there are
+	// processors.
+	GiveUp      time.Duration
+	Depth       int
+	Connections int
 
 	mu      sync.Mutex
 	clients map[endpoint]*client.Client
@@ -77,8 +82,8 @@ type Secure struct {
 }
 
 // secured connects and protects the calls of the connection as Dialer.Secure says.
-func (d *Dialer) secured(ctx context.Context, at endpoint) (rpc.Client, error) {
-	conn, err := d.connect(ctx, at, nil, tcp.ConnectReserved)
+func (d *Dialer) secured(ctx context.Context, at endpoint, domain *rpcrdma.Domain) (rpc.Client, error) {
+	conn, err := d.connect(ctx, at, domain, nil, tcp.ConnectReserved)
 	if err != nil || d.Secure == nil {
 		return conn, err
 	}
@@ -152,9 +157,10 @@ func (d *Dialer) Client(u client.URL) *client.Client {
 		cred = Self()
 	}
 	var c *client.Client
+	domain := new(rpcrdma.Domain)
 	c = client.New(client.Config{
-		Peer: u.Host, Cred: cred, Version: d.Version, GiveUp: d.GiveUp, Depth: d.Depth,
-		Dial:      func(ctx context.Context) (rpc.Client, error) { return d.secured(ctx, at) },
+		Peer: u.Host, Cred: cred, Version: d.Version, GiveUp: d.GiveUp, Depth: d.Depth, Connections: d.Connections,
+		Dial:      func(ctx context.Context) (rpc.Client, error) { return d.secured(ctx, at, domain) },
 		DialMount: func(ctx context.Context) (rpc.Client, error) { return d.dialMount(ctx, at, c.RPC()) },
 	})
 	if d.clients == nil {
@@ -164,14 +170,13 @@ func (d *Dialer) Client(u client.URL) *client.Client {
 	return c
 }
 
-// Connect makes one connection to a URL's server, for calls of the caller, who closes it. Over
-// RDMA backward gets the calls of the server, see rpcrdma.ClientConfig. Over TCP they are not
-// answered, and the local port is any: calls may be of users whom a port below 1024 would make
-// trustworthy.
+// Connect makes one connection to a URL's server, for calls of the caller, who closes it. backward
+// gets the calls of the server, see rpcrdma.ClientConfig. Over TCP the local port is any: a port
+// below 1024 would vouch for the users of the calls.
 func (d *Dialer) Connect(ctx context.Context, u client.URL, backward func(msg []byte, reply func(msg []byte))) (
 	rpc.Client, error,
 ) {
-	return d.connect(ctx, d.endpoint(u), backward, tcp.Connect)
+	return d.connect(ctx, d.endpoint(u), nil, backward, tcp.Connect)
 }
 
 // FS is the directory that a URL names as an fs.FS, symbolic links followed.
@@ -214,10 +219,10 @@ func (d *Dialer) Close() error {
 
 // connect connects to a server's NFS port.
 func (d *Dialer) connect(
-	ctx context.Context, at endpoint, backward func(msg []byte, reply func(msg []byte)), from dialFunc,
+	ctx context.Context, at endpoint, domain *rpcrdma.Domain, backward func(msg []byte, reply func(msg []byte)), from dialFunc,
 ) (rpc.Client, error) {
 	if at.transport != rpc.TransportRDMA {
-		return d.dialTCP(ctx, at, at.host, nfs3.Program, nfs3.Version, from)
+		return d.dialTCP(rpc.WithBackward(ctx, backward), at, at.host, nfs3.Program, nfs3.Version, from)
 	}
 	if at.security != rpc.Cleartext {
 		return nil, client.ErrNoTLSByRDMA
@@ -230,7 +235,9 @@ func (d *Dialer) connect(
 	if err != nil {
 		return nil, err
 	}
-	return rpcrdma.Dial(ctx, dev, remote, rpcrdma.ClientConfig{PKey: d.PKey, DSCP: at.dscp, Backward: backward})
+	return rpcrdma.Dial(ctx, dev, remote, rpcrdma.ClientConfig{
+		PKey: d.PKey, DSCP: at.dscp, Backward: backward, Domain: domain,
+	})
 }
 
 // dialTCP connects to a port of a server, with TLS if it has to have that.
@@ -242,7 +249,9 @@ func (d *Dialer) dialTCP(
 		if err != nil {
 			return nil, &rpc.ConnError{Peer: addr, Err: err}
 		}
-		return tcp.NewClient(conn), nil
+		c := tcp.NewClient(conn)
+		c.OnCall(rpc.BackwardOf(ctx))
+		return c, nil
 	}
 	name, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -306,7 +315,7 @@ func (d *Dialer) device(kind provider.Kind, remote netip.Addr) (rdma.Device, err
 	if d.PKey != 0 {
 		soft.PKeys = []uint16{d.PKey}
 	}
-	dev, err := host.Open(provider.Config{Choice: choice, Soft: soft})
+	dev, err := host.Open(provider.Config{Choice: choice, Loops: d.loops(), Soft: soft})
 	if err != nil {
 		return nil, fmt.Errorf("opening an RDMA device: %w", err)
 	}
@@ -315,6 +324,12 @@ func (d *Dialer) device(kind provider.Kind, remote netip.Addr) (rdma.Device, err
 	}
 	d.devices[at] = dev
 	return dev, nil
+}
+
+// loops is the number of loops of a device: a power of two.
+func (d *Dialer) loops() int {
+	n := min(d.Connections, runtime.GOMAXPROCS(0), roce.ShardsMax)
+	return 1 << (bits.Len(uint(max(n, 1))) - 1)
 }
 
 // removed reports whether the kernel has removed a device.

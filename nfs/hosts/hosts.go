@@ -161,8 +161,8 @@ func (h *Hosts) Flush() {
 	}
 }
 
-// Is reports whether a name stands for the host at an address. If known is false that is not
-// known yet, and being found out. It does not wait.
+// Is reports whether a name is one of the host at an address. If known is false, the lookup is not
+// complete yet. Is does not wait.
 func (h *Hosts) Is(a netip.Addr, name string) (is, known bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

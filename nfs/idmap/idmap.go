@@ -29,8 +29,8 @@ type Source interface {
 type Config struct {
 	// Domain is what names end with. Upper and lower case are the same there.
 	Domain string
-	// Names has users and groups told by name; otherwise they are told by number, and
-	// names are understood all the same.
+	// Names sends users and groups as names. Otherwise they are sent as numbers. Names of clients are
+	// understood in both cases.
 	Names  bool
 	Source Source
 	// Now is the clock; nil means time.Now.
@@ -55,11 +55,11 @@ type Map struct {
 	cfg   Config
 	names table[idKey, string]
 	ids   table[nameKey, uint32]
-	// groups are those of users, by number. A user in very many has the first groupsMax.
+	// groups has the groups of each user, by number, at most groupsMax.
 	groups table[uint32, []uint32]
 }
 
-// groupsKeep is how long the groups of a user count; of one whom there is not that is
+// groupsKeep is how long the groups of a user are valid. For a user that does not exist it is
 // missFor. groupsMax is what Linux lets a process have.
 const (
 	groupsKeep = 30 * time.Minute

@@ -1,5 +1,7 @@
 package lock
 
+import "slices"
+
 // Some protocols cannot give a client a lock later: the client has to ask again (RFC 8881 section
 // 9.6). Such a request has a place in the queue of its file. When the lock is free for the request
 // that is first in the queue, the table reserves it and calls the function of UseOffers. Until the
@@ -11,8 +13,8 @@ package lock
 //	                    v                         v
 //	                   gone                      gone, and the next request is served
 //
-// A request of a client that has stopped waiting does not say so. It can therefore keep a lock free
-// that others wait for, but not longer than offerTicks. The table has no clock: Tick counts.
+// A client that has stopped waiting does not say so. Its request can therefore keep a free lock from
+// others that wait, but no longer than offerTicks. The table has no clock: Tick counts.
 //
 // A program of the host does not see a lock that is reserved, and may take it.
 
@@ -50,7 +52,7 @@ func (t *Table) again(x *file, i int) error {
 	}
 	if t.waitsFor(x, &w.Lock, w.Lock.Owner, 0) {
 		t.leave(x, i)
-		t.rests(w)
+		t.stopWaiting(w)
 		return ErrDeadlock
 	}
 	w.since, w.Offered = t.ticks.Load(), false
@@ -58,8 +60,8 @@ func (t *Table) again(x *file, i int) error {
 	return nil
 }
 
-// active notes that an owner does something else than asking for the lock of l again: it waits for
-// no lock of Ask at the moment, so that it cannot be part of a deadlock. Its places in queues stay.
+// active records that an owner acts, and does not ask again for the lock that it waits for. So it is
+// not part of a deadlock now. Its places in queues stay.
 func (t *Table) active(f File, l *Lock) {
 	if t.asking.Load() == 0 {
 		return
@@ -67,12 +69,12 @@ func (t *Table) active(f File, l *Lock) {
 	t.waits.Lock()
 	defer t.waits.Unlock()
 	if w := t.waiting[l.Owner]; w != nil && w.Asks && (w.file != f || w.Lock != *l) {
-		t.rests(w)
+		t.stopWaiting(w)
 	}
 }
 
-// asked ends the requests of Ask that a lock which was just taken answers. Call with update held.
-func (t *Table) asked(f File, l *Lock) {
+// satisfied ends the requests of Ask that l, which was just taken, satisfies. Call with update held.
+func (t *Table) satisfied(f File, l *Lock) {
 	if t.asking.Load() == 0 {
 		return
 	}
@@ -95,7 +97,7 @@ func (t *Table) offer(f File, w *Waiter) {
 	w.Offered, w.since = true, t.ticks.Load()
 	t.waits.Lock()
 	defer t.waits.Unlock()
-	t.rests(w)
+	t.stopWaiting(w)
 }
 
 // hostHolds reports whether a lock of a program of the host is in the way. Call with update held.
@@ -108,7 +110,7 @@ func (t *Table) hostHolds(f File, l *Lock) bool {
 	return err == nil && in != nil
 }
 
-// Tick ends requests of Ask whose owners have not asked for too long, and serves requests for which
+// Tick ends requests of Ask whose owners have not asked again in time. It serves requests for which
 // only such an owner or the host was in the way. The caller calls it once a second while there are
 // requests of Ask. It returns how many are left.
 func (t *Table) Tick() int {
@@ -121,12 +123,7 @@ func (t *Table) Tick() int {
 		return w.Asks && now-w.since > limit
 	}
 	asks := func(_ File, x *file) bool {
-		for _, w := range x.queue {
-			if w.Asks {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(x.queue, func(w *Waiter) bool { return w.Asks })
 	}
 	for _, f := range t.find(asks) {
 		t.remove(f, everything, func(x *file) {
@@ -160,12 +157,6 @@ func (t *Table) IsOffered(f File, o Owner) bool {
 	s := t.shard(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if x := s.files[f]; x != nil {
-		for _, w := range x.queue {
-			if w.Offered && w.Lock.Owner == o {
-				return true
-			}
-		}
-	}
-	return false
+	x := s.files[f]
+	return x != nil && slices.ContainsFunc(x.queue, func(w *Waiter) bool { return w.Offered && w.Lock.Owner == o })
 }

@@ -1,8 +1,3 @@
-// Package lock is the table of byte-range locks of all protocols. Locks have the semantics of POSIX
-// record locks (fcntl): the locks of one owner do not conflict with each other, a new one replaces,
-// splits or joins the old ones, and all ranges are of bytes. Requests that wait are served in the
-// order in which they came: granted, where the protocol can report a lock later (Wait), or offered,
-// where the client has to ask again (Ask). Each protocol names its owners and tells them.
 package lock
 
 import (
@@ -24,8 +19,7 @@ type File struct {
 	Handle blockstore.Handle
 }
 
-// Owner is a lock-owner: something of a client, such as a process. All locks of a client go when
-// the client does.
+// Owner is a lock-owner: a process of a client, or the like. All locks of a client end with the client.
 type Owner struct {
 	Client string
 	ID     string
@@ -225,7 +219,7 @@ func (t *Table) lock(f File, l *Lock, w *Waiter) (holder Lock, ok bool, granted 
 	holder, ok, err = t.take(f, l)
 	switch {
 	case ok:
-		t.asked(f, l)
+		t.satisfied(f, l)
 		granted = t.grant(f) // the owner may have made an exclusive lock a shared one
 	case err == nil && w != nil:
 		if err = t.enqueue(f, w); w.Asks && err == ErrFull {

@@ -4,7 +4,7 @@ import "slices"
 
 // enqueue puts a request into its file's queue. Call with update held.
 func (t *Table) enqueue(f File, w *Waiter) error {
-	// Owners can wait for each other in a circle over any files: all shards stand still meanwhile.
+	// Owners can wait for each other in a circle over any files, so all shards are locked.
 	for i := range shards {
 		t.shards[i].mu.Lock()
 		defer t.shards[i].mu.Unlock()
@@ -90,7 +90,7 @@ func (t *Table) dequeue(x *file, i int) {
 	t.waits.Lock()
 	defer t.waits.Unlock()
 	t.leave(x, i)
-	t.rests(w)
+	t.stopWaiting(w)
 }
 
 // leave takes request i out of the queue. Call with the shard's mu held.
@@ -103,8 +103,8 @@ func (t *Table) leave(x *file, i int) {
 	t.add(w.Lock.Owner.Client, -1)
 }
 
-// rests notes that an owner does not wait for a request any more. Call with waits held.
-func (t *Table) rests(w *Waiter) {
+// stopWaiting records that an owner does not wait for a request any more. Call with waits held.
+func (t *Table) stopWaiting(w *Waiter) {
 	if t.waiting[w.Lock.Owner] == w {
 		delete(t.waiting, w.Lock.Owner)
 	}

@@ -29,11 +29,11 @@ func TestNested(t *testing.T) {
 		r := newRig(t)
 		cred := &blockstore.Cred{}
 		root, _ := r.fs.Root()
-		sub, _, _, err := r.fs.Mkdir(cred, root, "sub", &blockstore.SetAttr{Mode: ptr(uint32(0o755))})
+		sub, _, _, err := r.fs.Mkdir(cred, root, "sub", &blockstore.SetAttr{Mode: new(uint32(0o755))})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, _, err := r.fs.Mkdir(cred, sub, "child", &blockstore.SetAttr{Mode: ptr(uint32(0o755))}); err != nil {
+		if _, _, _, err := r.fs.Mkdir(cred, sub, "child", &blockstore.SetAttr{Mode: new(uint32(0o755))}); err != nil {
 			t.Fatal(err)
 		}
 		child := nfs.ClientRule{NoHide: c.nohide, CIDR: netip.MustParsePrefix("10.0.0.0/8")}
@@ -83,8 +83,6 @@ func TestNested(t *testing.T) {
 		}
 	}
 }
-
-func ptr[T any](v T) *T { return &v }
 
 func bytesOf(b []byte) []byte { return slices.Clone(b) }
 

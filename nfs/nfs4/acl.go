@@ -23,10 +23,15 @@ import (
 
 // aclsOf returns the store of an export if it has ACLs, else nil. x may be nil.
 func aclsOf(x *nfs.Export) blockstore.ACLs {
-	if x == nil || !x.FS.Limits().ACLs {
-		return nil
+	return optional[blockstore.ACLs](x, func(l blockstore.Limits) bool { return l.ACLs })
+}
+
+// optional returns the store of an export if it has the optional interface T, and its limits say so;
+// else nil. x may be nil.
+func optional[T any](x *nfs.Export, has func(blockstore.Limits) bool) (s T) {
+	if x != nil && has(x.FS.Limits()) {
+		s, _ = x.FS.(T)
 	}
-	s, _ := x.FS.(blockstore.ACLs)
 	return s
 }
 
@@ -154,8 +159,8 @@ func (k *compound) setACL(o *object, s *aclSet, dir bool) nfs.Status {
 	return nfs.StatusOf(err)
 }
 
-// setNew gives a new object its ACL and its label, if they are set. What fails stays away from the
-// object, and the bitmap in the result says so.
+// setNew gives a new object its ACL and its label, if they are set. One that fails is not set, and
+// the bitmap in the result does not have it.
 func (k *compound) setNew(o *object, s *attrSet, dir bool, set *Bitmap) {
 	if s.acl != nil && k.setACL(o, s.acl, dir) != nfs.OK {
 		set.clear(AttrACL)

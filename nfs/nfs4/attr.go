@@ -134,21 +134,13 @@ func (k *compound) supported(x *nfs.Export) Bitmap {
 
 // quotasOf returns the store of an export if it has quotas, else nil. x may be nil.
 func quotasOf(x *nfs.Export) blockstore.Quotas {
-	if x == nil || !x.FS.Limits().Quotas {
-		return nil
-	}
-	q, _ := x.FS.(blockstore.Quotas)
-	return q
+	return optional[blockstore.Quotas](x, func(l blockstore.Limits) bool { return l.Quotas })
 }
 
 // birthsOf returns the store of an export if it knows when objects were made, else nil. x may be
 // nil.
 func birthsOf(x *nfs.Export) blockstore.Births {
-	if x == nil || !x.FS.Limits().Births {
-		return nil
-	}
-	s, _ := x.FS.(blockstore.Births)
-	return s
+	return optional[blockstore.Births](x, func(l blockstore.Limits) bool { return l.Births })
 }
 
 // changeOf returns the change attribute: the ctime in nanoseconds since 1970. change_attr_type says

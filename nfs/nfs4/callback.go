@@ -55,8 +55,8 @@ func (s *Server) callbackWait() time.Duration {
 	return min(max(s.state.Lease()/8, time.Second), 10*time.Second)
 }
 
-// decodeSecParms reads the callback_sec_parms4 of a session. It returns the credential
-// for callbacks, the first that can be had; ok is false if there is none.
+// decodeSecParms reads the callback_sec_parms4 of a session. It returns the first credential that
+// the server can use for callbacks; ok is false if there is none.
 func decodeSecParms(d *xdr.Decoder) (cred *rpc.Cred, ok bool) {
 	const none, sys, gss = 0, 1, 6
 	n := d.Uint32()
@@ -101,8 +101,8 @@ func decodeSecParms(d *xdr.Decoder) (cred *rpc.Cred, ok bool) {
 
 // bindConn is BIND_CONN_TO_SESSION (section 18.34). Calls of the client need no bound connection,
 // because SEQUENCE names their session. Callbacks go only over connections that the client has
-// bound for them. Bindable checks that the caller is the session's client: otherwise anybody who
-// knows a session ID could have the callbacks sent to himself.
+// bound for them. Bindable checks that the caller is the session's client: otherwise any host
+// that knows a session ID could receive the callbacks.
 func bindConn(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := DecodeSessionID(d)

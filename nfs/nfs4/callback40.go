@@ -94,20 +94,20 @@ func (s *Server) recall40(r *state.Recall) {
 	p.Caller.Call(&rpc.BackwardCall{
 		Prog: p.Program, Vers: callbackVersion, Proc: procCBCompound, Cred: p.Cred, Args: e.B, Timeout: s.callbackWait(),
 		Done: func(res *xdr.Decoder, err error) {
-			told := err == nil && told40(res)
+			acknowledged := err == nil && acknowledged40(res)
 			if !errors.Is(err, rpc.ErrTooMany) {
 				s.answered40(p, err)
 			}
-			s.state.Recalled(r, told)
+			s.state.Recalled(r, acknowledged)
 		},
 	})
 }
 
-// told40 reports whether a client has acknowledged the CB_RECALL and will return the delegation.
+// acknowledged40 reports whether a client has acknowledged the CB_RECALL and will return the delegation.
 // The reply comes from the client and may be anything. What does not decode counts as no answer to
 // the recall, but the path is proven all the same: somebody replies there. A client that
 // acknowledges and never returns the delegation has it revoked after a lease.
-func told40(d *xdr.Decoder) bool {
+func acknowledged40(d *xdr.Decoder) bool {
 	d.Uint32() // the last status
 	d.Opaque(tagMax)
 	n := d.Uint32()

@@ -70,7 +70,7 @@ func (a *cbGetattr) attrs() Bitmap {
 }
 
 // answered implements request. It can run on a transport's loop, so it must not wait for the reader
-// of answer, which has gone after getattrWait.
+// of answer, which stops waiting after getattrWait.
 func (a *cbGetattr) answered(_ *Server, received bool, st nfs.Status, d *xdr.Decoder) {
 	var f fileState
 	if received && st == nfs.OK {

@@ -147,25 +147,23 @@ func (k *compound) encodeNoDelegation(why uint32) {
 // recall is false: a delegation that conflicts already is not granted at all.
 func (k *compound) encodeDelegation(got *state.Delegated) {
 	e := &k.c.Res
-	if !got.Write {
-		e.Uint32(delegRead)
-		EncodeStateid(e, got.ID)
-		e.Bool(false)
-		k.encodeEmptyACE()
-		return
+	kind := uint32(delegRead)
+	switch {
+	case got.Write && got.Times:
+		kind = delegWriteTimes
+	case got.Write:
+		kind = delegWrite
 	}
-	if got.Times {
-		e.Uint32(delegWriteTimes)
-	} else {
-		e.Uint32(delegWrite)
-	}
+	e.Uint32(kind)
 	EncodeStateid(e, got.ID)
 	e.Bool(false)
-	// nfs_space_limit4 of 0 bytes: the server reserves no space. The client has to write back all
-	// modified data when it closes the file, so close(2) can report a full disk (RFC 8881 section
-	// 10.4.1).
-	e.Uint32(1) // NFS_LIMIT_SIZE
-	e.Uint64(0)
+	if got.Write {
+		// nfs_space_limit4 of 0 bytes: the server reserves no space. The client has to write back
+		// all modified data when it closes the file, so close(2) can report a full disk (RFC 8881
+		// section 10.4.1).
+		e.Uint32(1) // NFS_LIMIT_SIZE
+		e.Uint64(0)
+	}
 	k.encodeEmptyACE()
 }
 

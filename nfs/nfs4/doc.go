@@ -47,6 +47,5 @@
 // The files in compound.inChange are reservations in package state, not locks.
 //
 // Lock order: Server.background, Server.calling, the locks of package state (in the order that its
-// package comment has), then journal.mu, offloads.mu or the lock of
-// denials.
+// package comment has), then journal.mu, offloads.mu or denials.mu.
 package nfs4

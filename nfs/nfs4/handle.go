@@ -27,8 +27,8 @@ func putFH(k *compound) nfs.Status {
 	return st
 }
 
-// resolve finds what a file handle stands for. That it is still there is for the
-// store to say.
+// resolve finds the object of a file handle. It does not check that the object still exists: each
+// call of the store does.
 //
 //	not of this form, or code wrong          BADHANDLE   BadHandles, ForgedHandles
 //	directory of the pseudo file system

@@ -9,17 +9,13 @@ import (
 )
 
 // Security labels (RFC 7862 section 9) are in limited server mode: the server stores them and does
-// not enforce them. The clients do. The security module of the host, if there is one, has its say
-// when a label is set. CB_ATTR_CHANGED does not exist any more; a client that has a label in its
-// cache reads it again with the other attributes.
+// not enforce them. The clients do. If the host has a security module, it may refuse a label that
+// is set. CB_ATTR_CHANGED does not exist any more; a client that has a label in its cache reads it
+// again with the other attributes.
 
 // labelsOf returns the store of an export if its labels are served, else nil. x may be nil.
 func labelsOf(x *nfs.Export) blockstore.Labels {
-	if x == nil || !x.Labels || !x.FS.Limits().Labels {
-		return nil
-	}
-	s, _ := x.FS.(blockstore.Labels)
-	return s
+	return optional[blockstore.Labels](x, func(l blockstore.Limits) bool { return x.Labels && l.Labels })
 }
 
 // encodeLabel appends a sec_label4: uint32 format, uint32 policy, opaque label<>. Format and policy

@@ -59,13 +59,18 @@ func (k *compound) absent(s *subject, want Bitmap) nfs.Status {
 //	fs_root    pathname4
 //	locations  uint32 number | { servers: uint32 number | utf8str ... | rootpath: pathname4 } ...
 func encodeLocations(e *xdr.Encoder, s *subject) {
+	encodeEach(e, s, e.String)
+}
+
+// encodeEach appends the path of the file system and its locations, with server for each server.
+func encodeEach(e *xdr.Encoder, s *subject, server func(name string)) {
 	encodeFSRoot(e, s)
 	list := s.locations()
 	e.Uint32(uint32(len(list)))
 	for i := range list {
 		e.Uint32(uint32(len(list[i].Servers)))
-		for _, server := range list[i].Servers {
-			e.String(server)
+		for _, name := range list[i].Servers {
+			server(name)
 		}
 		encodePath(e, list[i].Path)
 	}
@@ -87,19 +92,12 @@ const (
 //	                  rootpath: pathname4 } ...
 func encodeLocationsInfo(e *xdr.Encoder, s *subject) {
 	e.Uint32s(0, locationsValid)
-	encodeFSRoot(e, s)
-	list := s.locations()
-	e.Uint32(uint32(len(list)))
-	for i := range list {
-		e.Uint32(uint32(len(list[i].Servers)))
-		for _, server := range list[i].Servers {
-			unknown := int32(currencyUnknown)
-			e.Uint32(uint32(unknown))
-			e.Opaque(make([]byte, locationInfoLen))
-			e.String(server)
-		}
-		encodePath(e, list[i].Path)
-	}
+	encodeEach(e, s, func(server string) {
+		unknown := int32(currencyUnknown)
+		e.Uint32(uint32(unknown))
+		e.Opaque(make([]byte, locationInfoLen))
+		e.String(server)
+	})
 }
 
 func (s *subject) locations() []nfs.Location {

@@ -141,7 +141,7 @@ func lockTest(k *compound) nfs.Status {
 
 // unlock is LOCKU (RFC 8881 section 18.12, RFC 7530 section 16.12): locktype, seqid, lock_stateid,
 // offset, length. A part of a range may be unlocked. A range without any lock is no error, as with
-// fcntl(2). The lock stateid stays valid when its last lock has gone: the client frees it by
+// fcntl(2). The lock stateid stays valid after its last lock was unlocked: the client frees it by
 // FREE_STATEID or CLOSE, in version 4.0 by RELEASE_LOCKOWNER.
 //
 // LOCKU is served in the grace period, and for a client whose export was withdrawn

@@ -38,8 +38,8 @@ import (
 //
 // The order matters: the record is complete before the store changes anything, and the reply comes
 // after both. A kill before the record leaves nothing done. A kill between the two leaves a note
-// that fits the present names, and the call is executed. The journal is for changes of which a
-// second execution fails or destroys something. Losing a record is no error: the call is executed
+// that fits the present names, and the call is executed. The journal is for changes whose second
+// execution would fail or destroy something. Losing a record is no error: the call is executed
 // again, as by any server without a journal. That happens if there are more slots in use than
 // records.
 //

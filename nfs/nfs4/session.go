@@ -118,7 +118,7 @@ func exchangeID(k *compound) nfs.Status {
 	e.Uint32(1)
 	e.String(implDomain)
 	e.String(implName)
-	e.Uint64(0) // date: not told
+	e.Uint64(0) // date: not given
 	e.Uint32(0)
 	return nfs.OK
 }

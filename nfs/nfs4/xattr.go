@@ -129,7 +129,7 @@ func setXattr(k *compound) nfs.Status {
 	d := &k.c.Args
 	mode := d.Uint32()
 	name := d.String(nameMax)
-	value := d.Opaque(nfs.MaxIO) // the call is bounded; what is too big is told so
+	value := d.Opaque(nfs.MaxIO) // the call is bounded; the store refuses a value that is too big
 	if k.bad() || mode > uint32(blockstore.XattrReplace) {
 		return nfs.ErrBadXDR
 	}

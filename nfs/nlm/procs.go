@@ -16,17 +16,17 @@ import (
 type purpose uint8
 
 const (
-	// toFree ends a lock or a request. It takes no right: a user may end what he locked before he lost
-	// the right.
+	// toFree ends a lock or a request. It needs no right: a user may end a lock that was taken before the
+	// user lost the right.
 	toFree purpose = iota
 	toRead
 	toWrite
-	// toDeny denies others to read. It takes the right to write.
+	// toDeny denies others to read. It needs the right to write.
 	toDeny
 )
 
-// takes returns the rights of which a caller needs one, unless the file is his.
-func (p purpose) takes() uint32 {
+// needs returns rights, one of which a caller must have who does not own the file.
+func (p purpose) needs() uint32 {
 	if p == toDeny {
 		return blockstore.AccessModify
 	}
@@ -40,8 +40,8 @@ func purposeOf(write bool) purpose {
 	return toRead
 }
 
-// place finds the file and the owner of a lock, and checks that the caller may do what he asks for.
-func (s *Server) place(c *rpc.Call, l *Lock, why purpose) (f lock.File, o lock.Owner, st Stat) {
+// locate finds the file and the owner of a lock, and checks that the caller has the rights for why.
+func (s *Server) locate(c *rpc.Call, l *Lock, why purpose) (f lock.File, o lock.Owner, st Stat) {
 	id, h, err := s.cfg.Codec.Parse(l.Handle)
 	if err != nil {
 		return f, o, StaleHandle
@@ -64,16 +64,16 @@ func (s *Server) place(c *rpc.Call, l *Lock, why purpose) (f lock.File, o lock.O
 		return f, o, StaleHandle
 	case err != nil || a.Type != blockstore.TypeReg:
 		return f, o, Failed
-	case why != toFree && !s.mayLock(x, rule, c, h, &a, why.takes()):
+	case why != toFree && !s.mayLock(x, rule, c, h, &a, why.needs()):
 		return f, o, Failed
 	}
 	who := clientOf(c, l.Caller)
 	return lock.File{Export: id, Handle: h}, lock.Owner{Client: who.key(), ID: l.ownerID()}, Granted
 }
 
-// mayLock reports whether the caller may lock a file: he owns it, or has one of some rights.
-// Without this check any user of a client could keep others from their files, and with locks on the
-// host the programs of the host, too.
+// mayLock reports whether the caller owns a file, or has one of rights on it. Without this check any
+// user of a client could lock others out of their files. With locks on the host that includes the
+// programs of the host.
 func (s *Server) mayLock(
 	x *nfs.Export, rule *nfs.ClientRule, c *rpc.Call, h blockstore.Handle, a *blockstore.Attr, rights uint32,
 ) bool {
@@ -99,7 +99,7 @@ type request struct {
 	want lock.Lock // in the terms of the lock table
 }
 
-// decode reads cookie, flags and lock, which all of these procedures begin with.
+// decode reads the arguments with which all of these procedures begin: cookie, flags and lock.
 func (r *request) decode(d *xdr.Decoder, flags ...*bool) {
 	r.cookie = bytes.Clone(d.Opaque(stringMax))
 	for _, f := range flags {
@@ -109,14 +109,14 @@ func (r *request) decode(d *xdr.Decoder, flags ...*bool) {
 	r.lock.Handle, r.lock.Owner = bytes.Clone(r.lock.Handle), bytes.Clone(r.lock.Owner)
 }
 
-// resolve finds file and owner. Granted means that the procedure goes on.
+// resolve finds file and owner. If it returns Granted, the procedure continues.
 func (s *Server) resolve(c *rpc.Call, r *request, why purpose) (st Stat) {
 	end, ok := r.lock.last()
 	if !ok {
 		return TooBig
 	}
 	r.want = lock.Lock{Start: r.lock.Offset, End: end, Exclusive: r.exclusive}
-	r.file, r.want.Owner, st = s.place(c, &r.lock, why)
+	r.file, r.want.Owner, st = s.locate(c, &r.lock, why)
 	return st
 }
 
@@ -171,7 +171,7 @@ func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 			defer s.cfg.Delegations.EndChange(r.file)
 		}
 		if !ok {
-			st = DeniedGrace // the delegation is being recalled: the client comes again
+			st = DeniedGrace // the delegation is being recalled: the client calls again
 		}
 	}
 	who := clientOf(c, r.lock.Caller)
@@ -270,7 +270,7 @@ func (s *Server) share(c *rpc.Call) rpc.Status {
 	if mode&1 != 0 {
 		why = toDeny
 	}
-	f, o, st := s.place(c, &l, why)
+	f, o, st := s.locate(c, &l, why)
 	who := clientOf(c, l.Caller)
 	switch {
 	case st != Granted:
@@ -297,7 +297,7 @@ func (s *Server) reserve(f lock.File, o lock.Owner, host netip.Addr, mode, acces
 	case nfs.ErrShareDenied:
 		return Denied
 	case nfs.ErrJukebox:
-		return DeniedGrace // the client comes again
+		return DeniedGrace // the client calls again
 	}
 	return DeniedNoLocks
 }
@@ -307,7 +307,7 @@ func (s *Server) unshare(c *rpc.Call) rpc.Status {
 	if c.Args.Err() != nil {
 		return rpc.Garbage
 	}
-	f, o, st := s.place(c, &l, toFree)
+	f, o, st := s.locate(c, &l, toFree)
 	if st == Granted && s.cfg.Shares != nil {
 		s.cfg.Shares.Unreserve(f, o)
 	}

@@ -97,7 +97,7 @@ type Server struct {
 	grants  map[*grant]struct{} // locks whose GRANTED has no answer yet
 }
 
-// grant is a lock that a client has waited for and has now. The client does not know yet.
+// grant is a lock that a client has waited for and now has. The client has not answered GRANTED yet.
 type grant struct {
 	waiting
 	file lock.File

@@ -42,10 +42,10 @@ func decodeWaiting(b []byte) (w waiting, err error) {
 	w.cookie = d.Opaque(stringMax)
 	w.lock = DecodeLock(&d)
 	if d.Err() != nil || d.Remaining() > 0 {
-		return w, damaged("who waits for a lock is not known")
+		return w, damaged("a request that waits for a lock names no client")
 	}
 	if w.who.Addr, err = netip.ParseAddr(addr); err != nil {
-		return w, damaged("who waits for a lock is at %q", addr)
+		return w, damaged("the client that waits for a lock is at %q", addr)
 	}
 	w.who.Server, _ = netip.ParseAddr(server) // it may have had none
 	return w, nil

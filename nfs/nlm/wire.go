@@ -1,7 +1,3 @@
-// Package nlm serves byte-range locks to clients of NFS version 3: the Network
-// Lock Manager version 4, and what a lock server needs of the Network Status
-// Monitor (The Open Group, Protocols for Interworking: XNFS, chapters 10 and 11;
-// RFC 1813 appendix II).
 package nlm
 
 import (

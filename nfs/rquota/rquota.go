@@ -47,8 +47,8 @@ const (
 	Perm    Status = 3
 )
 
-// blockSize is the unit of the sizes on the wire, in bytes. A size is 32 bits of such blocks, so that
-// 16 TiB is the largest; more is told as that.
+// blockSize is the unit of the sizes on the wire, in bytes. A size is 32 bits of such blocks, so 16
+// TiB is the largest. A larger size is reported as 16 TiB.
 const blockSize = 4096
 
 // Programs returns versions 1 and 2. Of the configuration it uses the exports and the groups, and
@@ -109,8 +109,8 @@ func (s *server) get(c *rpc.Call, kinds bool) rpc.Status {
 // statusLater is of no version: the name of the client's host is being resolved.
 const statusLater Status = 0
 
-// quota looks up the quota of a user in the file system of an export. The caller learns its own
-// quota, and root those of all users; the rules of the export say who root is.
+// quota looks up the quota of a user in the file system of an export. A caller may look up its own
+// quota, and root those of all users. The rules of the export decide which caller is root.
 func (s *server) quota(c *rpc.Call, p string, kind, id uint32) (q blockstore.Quota, st Status) {
 	x, _ := s.Exports.ByPath(p)
 	if x == nil || kind != KindUser {

@@ -59,7 +59,7 @@ func FromPeer(p *rpc.Peer) From {
 	return f
 }
 
-// By is who asks for a change of a session or a client.
+// By is the caller that asks for a change of a session or a client.
 type By struct {
 	Principal Principal
 	From      From
@@ -112,8 +112,8 @@ func (c *Client) Owner() string { return c.owner }
 // that is still at a dropped address gets CONN_NOT_BOUND_TO_SESSION and binds again.
 const hostsMax = 16
 
-// binding is whom a client belongs to. It is immutable: join replaces the whole of it, so that
-// SEQUENCE reads it with one atomic load.
+// binding is the identity that a client belongs to. It is immutable: join replaces the whole of it,
+// so that SEQUENCE reads it with one atomic load.
 type binding struct {
 	Identity Identity
 	Hosts    []netip.Addr

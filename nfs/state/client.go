@@ -151,8 +151,8 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 			s.mu.Unlock()
 			return Exchanged{}, nfs.ErrClientIDInUse
 		}
-		// Case 3: two clients have chosen one owner string. The record of before goes at once,
-		// and who has its client ID gets no session any more.
+		// Case 3: two clients have chosen one owner string. The older record ends at once, and no session
+		// can be made with its client ID any more.
 		delete(s.clients, uint32(old.ID))
 		s.noteExpired(old)
 		r.confirmed, gone, old = nil, old, nil

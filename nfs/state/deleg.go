@@ -267,15 +267,15 @@ func (s *Server) settle(k *clash) bool {
 	return !k.wait
 }
 
-// Recalled ends the CB_RECALL of r. told says that the client will return the delegation. If not,
-// the next request that conflicts makes the server send CB_RECALL again. OK does not end the
-// delegation: a client may answer OK and never send DELEGRETURN. Its delegation is revoked after
-// until.
-func (s *Server) Recalled(r *Recall, told bool) {
+// Recalled ends the CB_RECALL of r. acknowledged says that the client will return the delegation.
+// If not, the next request that conflicts makes the server send CB_RECALL again. OK does not end
+// the delegation: a client may answer OK and never send DELEGRETURN. Its delegation is revoked
+// after until.
+func (s *Server) Recalled(r *Recall, acknowledged bool) {
 	sh := s.shardOfFile(r.File)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	r.d.calling, r.d.Acknowledged = false, told
+	r.d.calling, r.d.Acknowledged = false, acknowledged
 }
 
 // Free recalls the delegations that conflict with reading a file or, if change is true, with

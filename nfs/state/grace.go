@@ -39,7 +39,7 @@ import (
 type grace struct {
 	on    atomic.Bool     // the period may not be over yet; never true again
 	until time.Time       // the latest end
-	known map[string]bool // who may reclaim; never changed, so read without a lock
+	known map[string]bool // clients that may reclaim; never changed, so read without a lock
 
 	// frozen is read-locked by whoever may write the journal, and taken before mu. Server.Freeze
 	// locks it for writing.
@@ -49,7 +49,7 @@ type grace struct {
 	// first state of a client, its end and the end of the period pay for that, and nothing else.
 	// Client.mu must not be held then, or requests of the client would wait for the disk.
 	mu      sync.Mutex
-	waiting map[string]bool    // of known, who has not sent RECLAIM_COMPLETE
+	waiting map[string]bool    // of known, clients that have not sent RECLAIM_COMPLETE
 	list    map[string]*Client // what the journal has; nil: without state of this start
 	journal Journal            // nil: nothing is written, and nobody may reclaim after the next start
 }

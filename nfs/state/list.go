@@ -14,7 +14,7 @@ type ClientInfo struct {
 	ID        uint64
 	Owner     string    // as the client calls itself: any bytes, also control characters
 	Confirmed bool      // false: CREATE_SESSION or SETCLIENTID_CONFIRM has not come yet
-	Renewed   time.Time // when it was last heard of
+	Renewed   time.Time // when it last renewed its lease
 	Expired   bool      // silent for longer than the lease; its state ends when somebody wants it
 	Reclaims  bool      // it may reclaim what it had before the server's restart
 	// Version is 4.0, or that of a session; empty: there is none.

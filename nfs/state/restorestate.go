@@ -11,7 +11,7 @@ import (
 // always something that Snapshot cannot have written.
 
 // enter gives a state the number that it had, and charges its memory. The number is the last part
-// of the stateid: two states with one number could not be told apart, and 0 is never given out.
+// of the stateid: two states with one number would have one stateid, and 0 is never given out.
 func (c *Client) enter(num uint32, f lock.File, what any) error {
 	if num == 0 || c.states[num] != nil || f.Handle.Len == 0 {
 		return damaged("state number %d twice, or without a file", num)

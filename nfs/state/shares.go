@@ -21,8 +21,8 @@ import (
 // Reservations of other protocols have no lease. They end by UNSHARE, by the restart of their
 // client (NSM), or with their export.
 
-// foreignMax bounds the reservations of other protocols, over all files. NLM has no lease:
-// those of a client that never returns stay.
+// foreignMax bounds the reservations of other protocols, over all files. NLM has no lease: the
+// reservations of a client that never returns stay.
 const foreignMax = 4096
 
 // foreign is a share reservation of another protocol. The shard of the file guards it. Fields are

@@ -355,7 +355,7 @@ func (p *Path) saved() *savedPath {
 	return &savedPath{p.Callback, p.state, p.probedAt}
 }
 
-// Exports lists the exports of which anybody has an open, a delegation or a reservation.
+// Exports lists the exports on which there is an open, a delegation or a reservation.
 func (s *Server) Exports() []uint32 {
 	set := make(map[uint32]bool)
 	for i := range s.files {

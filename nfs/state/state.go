@@ -87,7 +87,7 @@ type Config struct {
 	// stateids, delegations and copies of one client. Above a limit a new client, session, open or
 	// lock gets DELAY (SETCLIENTID: RESOURCE), and the client tries again later.
 	Clients, Sessions, States int
-	// Memory bounds what clients can make the server remember, in bytes, ClientMemory that of one
+	// Memory bounds the state of all clients in bytes, ClientMemory the state of the clients of one
 	// host.
 	Memory, ClientMemory int64
 	// Changed is called for clients that were confirmed or have ended. It must not wait. It may be

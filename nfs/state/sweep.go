@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// sweep forgets clients that are of no more use: unconfirmed ones, and ones that
-// hold nothing, a lease after they were last heard of. If the table is full all the
-// same, those go that were silent for longer than the lease.
+// sweep removes clients one lease after their last renewal, if they are unconfirmed or have no
+// state. If the table is still full, it also removes clients with state whose lease has run out.
 func (s *Server) sweep(now time.Time) {
 	s.mu.Lock()
 	full := len(s.clients) >= s.cfg.Clients
@@ -37,8 +36,7 @@ func (s *Server) due(last *atomic.Int64, now time.Time) bool {
 	return (at == 0 || n-at >= int64(s.cfg.Lease/2)) && last.CompareAndSwap(at, n)
 }
 
-// sweepOf removes those of the clients whose lease has run out. Call with mu held, which it gives
-// up.
+// sweepOf removes useless clients whose lease has run out. Call with mu held; sweepOf unlocks it.
 func (s *Server) sweepOf(now time.Time, useless func(c *Client) bool) {
 	var gone []*Client
 	for _, c := range s.clients {

@@ -166,9 +166,7 @@ func TestTurns(t *testing.T) {
 	executed := make(map[uint32]int)
 	var wg sync.WaitGroup
 	for g := range 6 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			r := rand.New(rand.NewPCG(1, uint64(g)))
 			for seq := uint32(3); seq <= last; {
 				turn, again, st := c.BeginOpen(begin, []byte("o"), seq, uint64(seq), false)
@@ -193,7 +191,7 @@ func TestTurns(t *testing.T) {
 					seq++
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	for seq := uint32(3); seq <= last; seq++ {

@@ -73,7 +73,7 @@ type REQ struct {
 	SRQ                bool
 	ExtendedTransport  uint8 // 3 bits
 	Primary            Path
-	Alternate          bool // there is an alternate path, of which nothing else is read
+	Alternate          bool // there is an alternate path; nothing else of it is read
 	Private            [REQPrivateLen]byte
 }
 

@@ -12,9 +12,9 @@ import (
 // forge REQs, as many as the network carries. A peer that exists must still get a connection while
 // they arrive. See Config.PendingMax.
 const (
-	// halfOpenMin is the time for which no half-open connection is replaced: a round trip of a
-	// peer that exists. It must be short, because a forger of REQs competes with the peer that he
-	// names for PeerPendingMax places per halfOpenMin. It must not be too short, because each place
+	// halfOpenMin is the time for which no half-open connection is replaced: a round trip of a peer
+	// that exists. It must be short, because a forger of REQs competes with the peer whose address it
+	// uses for PeerPendingMax places per halfOpenMin. It must not be too short, because each place
 	// costs a queue pair: 12,800 per second are less than a loop can make.
 	halfOpenMin = 20 * rdma.Millisecond
 	// queueEvery is the least time between two rounds of the queue.

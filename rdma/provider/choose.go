@@ -59,7 +59,8 @@ type Host struct {
 	Interfaces func() ([]sysfs.Interface, error)
 	// Available says why devices of the kernel cannot be used by this program, nil if they can.
 	Available func() error
-	// Source is the address by which routing reaches another, the invalid one for those of this host.
+	// Source returns the local address from which routing reaches remote. It is invalid if remote is
+	// an address of this host.
 	Source func(remote netip.Addr) (netip.Addr, error)
 }
 

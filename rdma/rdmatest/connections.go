@@ -166,9 +166,7 @@ func testManyConnections(t *testing.T, open Provider) {
 	for i := range n {
 		a, b := p.connect(endpoint.Config{RecvDepth: 4})
 		src, dst := p.region(a, 100_000, byte(i), rdma.LocalWrite), p.region(b, 100_000, byte(i+1), anyAccess)
-		all.Add(1)
-		go func() {
-			defer all.Done()
+		all.Go(func() {
 			for range 3 {
 				if err := a.Write(p.ctx, src, 0, len(src.Bytes()), endpoint.RemoteOf(dst)); err != nil {
 					t.Errorf("connection %d: %v", i, err)
@@ -187,7 +185,7 @@ func testManyConnections(t *testing.T, open Provider) {
 			if !bytes.Equal(src.Bytes(), dst.Bytes()) {
 				t.Errorf("connection %d: the memories differ", i)
 			}
-		}()
+		})
 	}
 	all.Wait()
 }

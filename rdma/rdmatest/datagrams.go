@@ -241,7 +241,7 @@ func testDatagramService(t *testing.T, open Provider) {
 		t.Errorf("%+v", got)
 	}
 	b.recv(0)
-	got.AH.QKey = testQKey // b's own, of which a service of the kernel does not tell
+	got.AH.QKey = testQKey // b's own, which a service of the kernel does not report
 	a.say(rdma.SendWR{ID: 1, SGL: a.out(5), AH: &got.AH})
 	if wc := b.succeeded(0); wc.ByteLen != rdma.GRHLen+5 {
 		t.Errorf("%+v", wc)

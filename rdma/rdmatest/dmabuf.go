@@ -51,7 +51,7 @@ func (d *device) register(t testing.TB, pd rdma.PD, access rdma.Access) rdma.MR 
 	return m
 }
 
-// pick returns the ends of which the first registers dma-bufs, or skips the test.
+// pick returns the end that registers dma-bufs, and then the other one, or skips the test.
 func pick(t testing.TB, a, b *end) (near, far *end) {
 	t.Helper()
 	if _, ok := a.pd.(rdma.DMABufRegisterer); ok {
@@ -245,7 +245,7 @@ func testDMABufAccess(t *testing.T, open Provider) {
 	})
 }
 
-// newDevicePair is a pair of which the second end's domain registers dma-bufs.
+// newDevicePair is a pair; the domain of its second end registers dma-bufs.
 func newDevicePair(t testing.TB, open Provider) (*pair, rdma.PD) {
 	t.Helper()
 	p := newPair(t, open, endpoint.Config{})

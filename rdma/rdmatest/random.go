@@ -29,13 +29,11 @@ func testRandomProgram(t *testing.T, open Provider) {
 		dst := p.region(b, n, byte(100+i), anyAccess)
 		model := pattern(n, byte(100+i))
 		seed := rnd.Uint64()
-		all.Add(1)
-		go func() {
-			defer all.Done()
+		all.Go(func() {
 			if err := randomProgram(p.ctx, seed, steps, a, b, src, back, dst, model); err != nil {
 				t.Errorf("connection %d: %v", i, err)
 			}
-		}()
+		})
 	}
 	all.Wait()
 }

@@ -1,7 +1,6 @@
 package roce
 
 import (
-	"cmp"
 	"reflect"
 
 	"github.com/rstored/rstored/rdma/cm"
@@ -24,8 +23,8 @@ type Stats struct {
 	DropPKey       uint64 // datagrams to QP1 of another partition
 	DropQKey       uint64 // datagrams to QP1 with a wrong Q_Key
 	// RefusedAfterAccessErrors counts REQs of hosts whose connections had ended by remote access
-	// errors too often. The metric has its older name.
-	RefusedAfterAccessErrors uint64 `counter:"RefusedSuspects"`
+	// errors too often.
+	RefusedAfterAccessErrors uint64
 	RefusedPKey              uint64 // REQs for partitions that the device is not in
 	Forwarded                uint64 // packets that one shard copied to another
 	ForwardDropped           uint64 // packets for another shard that had too many waiting
@@ -95,10 +94,9 @@ func add(a, b reflect.Value) {
 func (s *Stats) Each(f func(name string, v uint64)) { each("", reflect.ValueOf(s).Elem(), f) }
 
 func each(prefix string, v reflect.Value, f func(string, uint64)) {
-	for i := range v.NumField() {
-		field := v.Type().Field(i)
-		name := prefix + cmp.Or(field.Tag.Get("counter"), field.Name)
-		switch x := v.Field(i); x.Kind() {
+	for field, x := range v.Fields() {
+		name := prefix + field.Name
+		switch x.Kind() {
 		case reflect.Struct:
 			each(name+".", x, f)
 		case reflect.Uint64:

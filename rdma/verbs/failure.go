@@ -93,8 +93,8 @@ func (d *Device) newRecord() Record {
 var errCut = errors.New("the peer ended the connection while requests were under way")
 
 // recordEnd records the end of the connection if it is a failure. The record is made now, because
-// the user may destroy the queue pair. It is reported after the event for the user, who may add to
-// it. before is what the queue pair had outstanding when the end began.
+// the user may destroy the queue pair. It is reported after the event for the user, so that the
+// user can add to it. before is what the queue pair had outstanding when the end began.
 func (c *conn) recordEnd(kind rdma.ConnEventKind, reason uint16, why error, was connstate.Phase, before *Summary) {
 	d, q := c.l.dev, c.q
 	if d.cfg.OnFailure == nil {

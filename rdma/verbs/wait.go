@@ -38,9 +38,9 @@ const (
 	missesMax  = 4
 	retryEvery = 64
 
-	// Most turns of a loop that polls are empty. So the other descriptors and the clock are read
-	// only every askEverySpin turns; with BusyPoll every askEvery turns, of which turns with
-	// completions count as askEvery/askEveryFull.
+	// Most turns of a loop that polls are empty. So the other descriptors and the clock are read only
+	// every askEverySpin turns; with BusyPoll every askEvery turns. A turn with completions counts as
+	// askEvery/askEveryFull turns.
 	askEverySpin = 8
 	askEvery     = 256
 	askEveryFull = 16

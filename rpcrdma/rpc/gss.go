@@ -27,7 +27,7 @@ type gssCall struct {
 	window  bool // the reply has the verifier of Init
 }
 
-// less is the room for bulk results of which n bytes are left by the transport.
+// less returns the room for bulk results if the transport has n bytes left.
 func (g *gssCall) less(n int) int {
 	if g.ctx == nil || n < 0 {
 		return n
@@ -36,7 +36,7 @@ func (g *gssCall) less(n int) int {
 }
 
 // authenticate checks the header of a call of RPCSEC_GSS (RFC 2203 sections 5.2 and 5.3.3). It
-// reports whether the call goes on, routed; otherwise it was answered, or dropped.
+// reports whether the call is to be served, and is routed. Otherwise it was answered, or dropped.
 //
 //	what is wrong                                         answer
 //	version                                               denied, AUTH_REJECTEDCRED (section 5.1)

@@ -69,6 +69,9 @@ func ReadRecord(r io.Reader, buf []byte, limit int) ([]byte, error) {
 	return NewRecords(r, limit).Next(buf)
 }
 
+// headWords is the length of the XID and the message type, in bytes.
+const headWords = 8
+
 // Next reads one record into buf, and returns it, grown if necessary. FreeRecord takes the memory
 // back. The error is io.EOF if the stream ends between records. Memory grows with the bytes that
 // arrive, not with the length that the peer announces.
@@ -81,10 +84,10 @@ func (s *Records) Next(buf []byte) ([]byte, error) {
 }
 
 // Head is Next, but may leave the last bytes of a record in the stream; left is their number, and
-// the caller reads them by Tail before the next record. The function tail gets the first word and
-// the length of a record of one fragment, and returns how many bytes to leave: all but the first
-// word at most.
-func (s *Records) Head(buf []byte, tail func(first uint32, size int) int) (b []byte, left int, err error) {
+// the caller reads them by Tail before the next record. The function tail gets the XID, the message
+// type and the length of a record of one fragment, and returns how many bytes to leave: all but
+// these two words at most.
+func (s *Records) Head(buf []byte, tail func(xid, kind uint32, size int) int) (b []byte, left int, err error) {
 	n := 0
 	if p := s.part; p == nil {
 		buf = buf[:0]
@@ -113,12 +116,12 @@ func (s *Records) Head(buf []byte, tail func(first uint32, size int) int) (b []b
 		if size > s.limit-len(buf) {
 			return buf, 0, fmt.Errorf("%w: %d bytes", ErrRecordTooLong, len(buf)+size)
 		}
-		if n == 0 && word&lastFragment != 0 && tail != nil && size >= MarkLen {
-			if buf, err = s.fragment(buf, MarkLen); err != nil {
+		if n == 0 && word&lastFragment != 0 && tail != nil && size >= headWords {
+			if buf, err = s.fragment(buf, headWords); err != nil {
 				return buf, 0, err
 			}
-			size -= MarkLen
-			left = min(max(0, tail(binary.BigEndian.Uint32(buf), size+MarkLen)), size)
+			size -= headWords
+			left = min(max(0, tail(binary.BigEndian.Uint32(buf), binary.BigEndian.Uint32(buf[4:]), size+headWords)), size)
 			size -= left
 		}
 		if buf, err = s.take(buf, n+1, size, word&lastFragment != 0); err != nil {

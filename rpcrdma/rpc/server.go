@@ -30,11 +30,11 @@ type ServerConfig struct {
 	// GSS, if not nil, has the security contexts of clients: the server accepts RPCSEC_GSS. Without it
 	// such calls are denied.
 	GSS *gss.Server
-	// MayServe, if not nil, reports whether this server may still tell clients anything. It is asked
-	// before a call is executed and before its reply is sent; without it the call has no answer.
+	// MayServe, if not nil, reports whether this server may still answer clients. The server calls it
+	// before it executes a call and before it sends the reply. If it is false, no reply is sent.
 	MayServe func() bool
-	// Unserved, if not nil, is told of each call of a program or of a version that is not served. It
-	// must not wait, and not keep the peer.
+	// Unserved, if not nil, is called for each call of a program or version that is not served. It
+	// must not wait, and must not retain p.
 	Unserved func(p *Peer, prog, vers uint32)
 	// Observer, if not nil, observes every call that was served.
 	Observer Observer

@@ -170,11 +170,9 @@ func TestMutatingCallsRunOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	replies := make([][]byte, 4)
 	join := func(i int) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			replies[i] = send(t, s, netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1000+i)).String(), msg)
-		}()
+		})
 	}
 	join(0)
 	for { // until it is executed

@@ -36,6 +36,8 @@ type Client struct {
 	pending map[uint32]*pending
 	nextXID uint32
 	err     error // why the connection has ended
+
+	back backward
 }
 
 // pending is a call and its reply. After an answered call it is reused, because only the caller
@@ -87,13 +89,16 @@ func reuse(b []byte) []byte {
 	return b[:0]
 }
 
-// Dial connects to a server.
+// Dial connects to a server. The context may have a function for the calls of the server
+// (rpc.WithBackward).
 func Dial(ctx context.Context, addr string) (*Client, error) {
 	conn, err := Connect(ctx, addr)
 	if err != nil {
 		return nil, &rpc.ConnError{Peer: addr, Err: err}
 	}
-	return NewClient(conn), nil
+	c := NewClient(conn)
+	c.OnCall(rpc.BackwardOf(ctx))
+	return c, nil
 }
 
 // NewClient sends calls over a connection that exists. The client owns conn.
@@ -230,7 +235,10 @@ func (c *Client) exchange(ctx context.Context, xid uint32, p *pending) error {
 func (c *Client) read() {
 	r := rpc.NewRecords(bufio.NewReaderSize(c.conn, 32<<10), rpc.MaxRecord)
 	var p *pending
-	tail := func(xid uint32, size int) int {
+	tail := func(xid, kind uint32, size int) int {
+		if kind != rpc.MsgReply {
+			return 0 // a call of the server, whose XIDs are not ours
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		p = c.pending[xid]
@@ -248,6 +256,11 @@ func (c *Client) read() {
 		if err != nil {
 			c.fail(fmt.Errorf("reading a reply: %w", err))
 			return
+		}
+		if !rpc.IsReply(b) {
+			c.called(b)
+			spare = nil
+			continue
 		}
 		xid := rpc.ReplyXID(b)
 		c.mu.Lock()

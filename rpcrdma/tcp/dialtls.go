@@ -47,6 +47,7 @@ func NewTLSClient(
 	}
 	_ = conn.SetDeadline(time.Time{})
 	c := NewClient(secure)
+	c.OnCall(rpc.BackwardOf(ctx))
 	// In TLS 1.3 the client's handshake ends before the server has verified the client's
 	// certificate (RFC 8446 section 2). The first reply shows that the server has accepted it.
 	ctx, cancel := context.WithTimeout(ctx, clientHandshakeTimeout)

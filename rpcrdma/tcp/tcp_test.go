@@ -97,9 +97,7 @@ func TestManyCallsInFlight(t *testing.T) {
 	t.Logf("seed %d", seed)
 	var wg sync.WaitGroup
 	for g := range uint64(8) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(seed, g))
 			for range 40 {
 				b := make([]byte, rnd.IntN(200_000)>>rnd.IntN(16))
@@ -110,7 +108,7 @@ func TestManyCallsInFlight(t *testing.T) {
 					t.Error(err)
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	if err := echo(c, procEcho, make([]byte, 1<<20)); err != nil {

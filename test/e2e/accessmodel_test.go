@@ -217,14 +217,12 @@ type setAttr struct {
 	mtime          *uint64
 }
 
-func pointer[T any](v T) *T { return &v }
-
 var (
-	setSize  = setAttr{size: pointer(uint64(3))}
-	setMode  = setAttr{mode: pointer(uint32(0o4777))}
-	setOwner = setAttr{uid: pointer(uint32(1002))}
-	setGroup = setAttr{gid: pointer(uint32(3333))}
-	setTime  = setAttr{mtime: pointer(uint64(12345))}
+	setSize  = setAttr{size: new(uint64(3))}
+	setMode  = setAttr{mode: new(uint32(0o4777))}
+	setOwner = setAttr{uid: new(uint32(1002))}
+	setGroup = setAttr{gid: new(uint32(3333))}
+	setTime  = setAttr{mtime: new(uint64(12345))}
 )
 
 // encode3 is a sattr3.
@@ -303,4 +301,4 @@ func doReadDir(p *accessPeer, c *rpc.Cred, h []byte) (nfs.Status, error) {
 	return p.on(c, h, op4(nfs4.OpReadDir, uint64(0), [8]byte{}, 4096, 4096, 1, 1<<4))
 }
 
-var newMode = setAttr{mode: pointer(uint32(0o755))}
+var newMode = setAttr{mode: new(uint32(0o755))}

@@ -104,7 +104,7 @@ func doOpen(access, deny uint32, create ...any) func(*accessPeer, *rpc.Cred, []b
 }
 
 // empty is a fattr4 of size 0.
-var empty = (&setAttr{size: pointer(uint64(0))}).encode4
+var empty = (&setAttr{size: new(uint64(0))}).encode4
 
 // verifierTime is a time to come, so that reading does not change the time of access.
 const verifierTime = 2_000_000_000

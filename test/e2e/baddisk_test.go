@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -132,9 +133,7 @@ func (n *badDiskNode) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errn
 		d.failedFlushes++
 		return syscall.EIO
 	}
-	for i, page := range d.cache {
-		d.durable[i] = page
-	}
+	maps.Copy(d.durable, d.cache)
 	clear(d.cache)
 	return 0
 }

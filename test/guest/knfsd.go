@@ -92,16 +92,22 @@ func kernelServes(ctx context.Context, r *Run, version string) error {
 			return fmt.Errorf("%v: %w", s, err)
 		}
 	}
+	// The guest's network is that of a namespace, so that it takes another process.
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for _, url := range []string{rdma, tcp} {
+		if err := r.Command(ctx, "env", manyEnv+"="+url+" "+version, self, "-test.run", "^TestConnectionsOfKernel$"); err != nil {
+			return fmt.Errorf("several connections to %s: %w", url, err)
+		}
+	}
 	if version != "3" {
 		if err := rstorectl("put", filepath.Join(src, "tree/inline"), rdma+"locked"); err != nil {
 			return err
 		}
-		// The guest's network is that of a namespace, so that it takes another process.
-		self, err := os.Executable()
-		if err == nil {
-			err = r.Command(ctx, "env", locksEnv+"="+strings.Join([]string{rdma + "locked", tcp + "locked", version}, " "), self,
-				"-test.run", "^TestLocksOfKernel$")
-		}
+		err := r.Command(ctx, "env", locksEnv+"="+strings.Join([]string{rdma + "locked", tcp + "locked", version}, " "), self,
+			"-test.run", "^TestLocksOfKernel$")
 		if err == nil {
 			err = rstorectl("rm", rdma+"locked")
 		}

@@ -26,3 +26,20 @@ func TestLocksOfKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestConnectionsOfKernel is the same for several connections of one client.
+func TestConnectionsOfKernel(t *testing.T) {
+	args := strings.Fields(os.Getenv(manyEnv))
+	if len(args) != 2 {
+		t.Skip("not started by a case")
+	}
+	v, err := client.ParseVersion(args[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := kernelConnections(ctx, args[0], v); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -154,8 +154,8 @@ func long(v reflect.Value) bool {
 	case reflect.String:
 		return v.Len() > nameBytes
 	case reflect.Struct:
-		for i := range v.NumField() {
-			if long(v.Field(i)) {
+		for _, field := range v.Fields() {
+			if long(field) {
 				return true
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -230,9 +231,7 @@ func (l *Log) Counts() map[string]uint64 {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for k, n := range l.counts {
-		out[k] = n
-	}
+	maps.Copy(out, l.counts)
 	return out
 }
 

@@ -127,7 +127,7 @@ type Config struct {
 	TLS TLS `mapstructure:"tls" yaml:"tls"`
 	// Kerberos is for exports with sec=krb5, krb5i or krb5p.
 	Kerberos Kerberos `mapstructure:"kerberos" yaml:"kerberos"`
-	// ShowMount says whom MOUNT's lists of exports and mounts are for: ShowOwn or ShowAll.
+	// ShowMount says what clients see of the lists of exports and mounts of MOUNT: ShowOwn or ShowAll.
 	ShowMount string `mapstructure:"showmount" yaml:"showmount"`
 	// Root names the export that version 3 finds at "/", too; empty is the first that was there.
 	Root string `mapstructure:"root" yaml:"root"`

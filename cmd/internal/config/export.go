@@ -24,7 +24,7 @@ const (
 	AllSquash    = "all_squash"
 )
 
-// NobodyID is the uid and gid of squashed callers where nothing else is said.
+// NobodyID is the uid and gid of squashed callers without anonuid and anongid.
 const NobodyID = 65534
 
 // Export is one exported tree. The json form is that of the control API.

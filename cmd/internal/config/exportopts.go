@@ -62,9 +62,9 @@ func (c *Client) normalizeName() error {
 		c.CIDR, c.Host = p.String(), ""
 		return nil
 	}
-	if strings.HasPrefix(name, "gss/") {
+	if flavor, ok := strings.CutPrefix(name, "gss/"); ok {
 		return fmt.Errorf("client %q: name the clients, and give them the option sec=%s for Kerberos", name,
-			strings.TrimPrefix(name, "gss/"))
+			flavor)
 	}
 	if !hosts.CheckName(name) || numeric(name) {
 		return fmt.Errorf("client %q is neither an address, nor a network such as 10.0.0.0/8, nor a host name, "+

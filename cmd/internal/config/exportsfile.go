@@ -94,31 +94,26 @@ func fromTable(t *exportsfile.Table) (list []Export, warnings []string, err erro
 // difference is the option of whole exports in which two differ.
 func difference(a, b *Export) string {
 	locks := func(e *Export) bool { return e.HostLocks == nil || *e.HostLocks }
-	switch {
-	case a.Async != b.Async:
-		return "async"
-	case a.FSID != b.FSID && a.FSID != "" && b.FSID != "":
-		return "fsid"
-	case a.CrossMnt != b.CrossMnt:
-		return "crossmnt"
-	case a.MountPoint != b.MountPoint:
-		return "mountpoint"
-	case a.SecurityLabel != b.SecurityLabel:
-		return "security_label"
-	case a.Refer != b.Refer:
-		return "refer"
-	case a.Replicas != b.Replicas:
-		return "replicas"
-	case a.Bandwidth != b.Bandwidth:
-		return "export_bandwidth"
-	case a.IOPS != b.IOPS:
-		return "export_iops"
-	case locks(a) != locks(b):
-		return "host_locks"
-	case a.Direct != b.Direct:
-		return "direct"
-	case strings.Join(a.PKeys, ",") != strings.Join(b.PKeys, ","):
-		return "pkey"
+	for _, option := range []struct {
+		name   string
+		differ bool
+	}{
+		{"async", a.Async != b.Async},
+		{"fsid", a.FSID != b.FSID && a.FSID != "" && b.FSID != ""},
+		{"crossmnt", a.CrossMnt != b.CrossMnt},
+		{"mountpoint", a.MountPoint != b.MountPoint},
+		{"security_label", a.SecurityLabel != b.SecurityLabel},
+		{"refer", a.Refer != b.Refer},
+		{"replicas", a.Replicas != b.Replicas},
+		{"export_bandwidth", a.Bandwidth != b.Bandwidth},
+		{"export_iops", a.IOPS != b.IOPS},
+		{"host_locks", locks(a) != locks(b)},
+		{"direct", a.Direct != b.Direct},
+		{"pkey", !slices.Equal(a.PKeys, b.PKeys)},
+	} {
+		if option.differ {
+			return option.name
+		}
 	}
 	return ""
 }

@@ -9,8 +9,8 @@ import (
 // DefaultPKey is the default partition, with full membership.
 const DefaultPKey = "0xffff"
 
-// ParsePKey reads a partition key: 16 bits, of which the highest says full member, as
-// 0x8001 or in decimal.
+// ParsePKey reads a partition key: 16 bits; the highest one says full member, as 0x8001 or in
+// decimal.
 func ParsePKey(s string) (uint16, error) {
 	n, err := strconv.ParseUint(strings.TrimSpace(s), 0, 16)
 	if err != nil || n&0x7fff == 0 {

@@ -12,8 +12,7 @@ import (
 
 // keysOf are the keys of a struct in the file; those of sections have their names before them.
 func keysOf(t reflect.Type, prefix string, sections bool) (out []string) {
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		tag := f.Tag.Get("mapstructure")
 		switch {
 		case tag == "-":

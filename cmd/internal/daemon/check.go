@@ -16,8 +16,8 @@ import (
 )
 
 // check opens and checks what a start with the configuration opens, and changes nothing. err has
-// everything that makes a start fail. unknown is what this user may not look at: the daemon may run
-// as another user.
+// everything that makes a start fail. unknown lists what this user may not look at: the daemon may
+// run as another user.
 func check(cfg *config.Config) (unknown []string, err error) {
 	var bad []error
 	note := func(key string, err error) {

@@ -23,8 +23,8 @@ func hangups() chan os.Signal {
 	return sig
 }
 
-// wait serves until told to stop: by the first SIGTERM or SIGINT gracefully, by
-// a second one at once. SIGHUP reloads. Signals come on sig, which hangups has made.
+// wait serves until it is stopped: by the first SIGTERM or SIGINT gracefully, by a second one at
+// once. SIGHUP reloads. Signals come on sig, which hangups has made.
 func (d *Daemon) wait(ctx context.Context, sig chan os.Signal) error {
 	signal.Notify(sig, unix.SIGTERM, unix.SIGINT)
 	d.notify(d.manager.Ready(d.summary()))

@@ -124,7 +124,7 @@ func (d *Daemon) traced(c *rpc.Call, s rpc.Served, row int) {
 	}
 }
 
-// arguments puts those of a call into words.
+// arguments describes the arguments of a call.
 func arguments(c *rpc.Call) string {
 	d, ok := c.Arguments()
 	switch {

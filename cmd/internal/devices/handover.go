@@ -13,8 +13,8 @@ import (
 // partDevice is the name of a device's part of the handover, before its address.
 const partDevice = "device "
 
-// Pause stops the connection managers of the devices in user space, or lets them go on. Meanwhile
-// no connection begins, and none ends because its peer asked for it.
+// Pause stops the connection managers of the devices in user space, or resumes them. Meanwhile no
+// connection begins, and none ends because its peer asked for it.
 func (s *Set) Pause(on bool) {
 	for _, v := range s.soft() {
 		v.Soft.PostponeCM(on)

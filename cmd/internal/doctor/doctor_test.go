@@ -3,6 +3,7 @@ package doctor
 import (
 	"bytes"
 	"context"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -42,9 +43,7 @@ func host(t *testing.T, sets ...files) *Host {
 		"proc/sys/net/core/rmem_max": "67108864\n",
 	}
 	for _, s := range sets {
-		for k, v := range s {
-			all[k] = v
-		}
+		maps.Copy(all, s)
 	}
 	for name, text := range all {
 		name = filepath.Join(root, name)

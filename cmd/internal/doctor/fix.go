@@ -110,7 +110,7 @@ func (r *Report) fixStart(h *Host, why error) {
 	}
 }
 
-// fixRestart restarts the service. Clients go on when it is back.
+// fixRestart restarts the service. Clients continue when it serves again.
 func (r *Report) fixRestart(h *Host, before ...Step) {
 	if h.hasUnit() {
 		before = append(before, Step{"systemctl", "restart", "rstored"})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -18,9 +19,7 @@ func TestFixes(t *testing.T) {
 	with := func(more files) files {
 		all := make(files)
 		for _, f := range []files{service, more} {
-			for k, v := range f {
-				all[k] = v
-			}
+			maps.Copy(all, f)
 		}
 		return all
 	}

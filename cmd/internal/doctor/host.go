@@ -137,7 +137,7 @@ func (h *Host) interfaceOf(a netip.Addr) (name string, mtu int) {
 type moduleState uint8
 
 const (
-	moduleUnknown moduleState = iota // neither here nor, as far as can be seen, to be had
+	moduleUnknown moduleState = iota // neither loaded nor installed, as far as doctor can see
 	moduleHere                       // can be loaded
 	moduleLoaded                     // or built in
 )

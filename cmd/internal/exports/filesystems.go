@@ -73,7 +73,7 @@ func (f *filesystem) dependsOn() string {
 	return ""
 }
 
-// recognize is what is to be recorded of a filesystem, and whether it is the one that was.
+// recognize returns what to record of a filesystem, and whether it is the recorded one.
 func recognize(was state.Filesystem, found *posixfs.Filesystem) (is state.Filesystem, same bool) {
 	is = state.Filesystem{Statfs: found.Statfs, ID: found.ID()}
 	if found.UUID != [16]byte{} {

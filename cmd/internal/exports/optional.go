@@ -19,53 +19,56 @@ func optional[T any](g *gate) (x T, err error) {
 	return x, nil
 }
 
-func (g *gate) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool) (uint64, error) {
-	x, err := optional[blockstore.Extents](g)
+// within runs fn on the optional interface I of the store, inside of the gate.
+func within[I, R any](g *gate, fn func(I) (R, error)) (r R, err error) {
+	x, err := optional[I](g)
 	if err != nil {
-		return 0, err
+		return r, err
 	}
-	defer g.left(measure.StoreSpace, c, g.meter.Begin())
-	return x.Seek(c, h, off, hole)
+	defer g.leave()
+	return fn(x)
+}
+
+// measured is within for a call that is measured as op of the user c.
+func measured[I, R any](g *gate, op measure.StoreOp, c *blockstore.Cred, fn func(I) (R, error)) (R, error) {
+	return within(g, func(x I) (R, error) {
+		defer g.meter.End(op, c, g.meter.Begin())
+		return fn(x)
+	})
+}
+
+// change is measured for the calls that change the extents of a file, and return an error alone.
+func (g *gate) change(c *blockstore.Cred, fn func(blockstore.Extents) error) error {
+	_, err := measured(g, measure.StoreSpace, c, func(x blockstore.Extents) (struct{}, error) { return struct{}{}, fn(x) })
+	return err
+}
+
+func (g *gate) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool) (uint64, error) {
+	return measured(g, measure.StoreSpace, c, func(x blockstore.Extents) (uint64, error) {
+		return x.Seek(c, h, off, hole)
+	})
 }
 
 func (g *gate) Allocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) error {
-	x, err := optional[blockstore.Extents](g)
-	if err != nil {
-		return err
-	}
-	defer g.left(measure.StoreSpace, c, g.meter.Begin())
-	return x.Allocate(c, h, off, n)
+	return g.change(c, func(x blockstore.Extents) error { return x.Allocate(c, h, off, n) })
 }
 
 func (g *gate) Deallocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) error {
-	x, err := optional[blockstore.Extents](g)
-	if err != nil {
-		return err
-	}
-	defer g.left(measure.StoreSpace, c, g.meter.Begin())
-	return x.Deallocate(c, h, off, n)
+	return g.change(c, func(x blockstore.Extents) error { return x.Deallocate(c, h, off, n) })
 }
 
 func (g *gate) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff,
 	n uint64,
 ) error {
-	x, err := optional[blockstore.Extents](g)
-	if err != nil {
-		return err
-	}
-	defer g.left(measure.StoreSpace, c, g.meter.Begin())
-	return x.Clone(c, from, fromOff, to, toOff, n)
+	return g.change(c, func(x blockstore.Extents) error { return x.Clone(c, from, fromOff, to, toOff, n) })
 }
 
 func (g *gate) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff,
 	n uint64,
 ) (uint64, error) {
-	x, err := optional[blockstore.Extents](g)
-	if err != nil {
-		return 0, err
-	}
-	defer g.left(measure.StoreSpace, c, g.meter.Begin())
-	return x.Copy(c, from, fromOff, to, toOff, n)
+	return measured(g, measure.StoreSpace, c, func(x blockstore.Extents) (uint64, error) {
+		return x.Copy(c, from, fromOff, to, toOff, n)
+	})
 }
 
 // CopyFrom implements blockstore.Siblings. It passes both gates.
@@ -89,115 +92,77 @@ func (g *gate) CopyFrom(c *blockstore.Cred, other blockstore.FS, reader *blockst
 }
 
 func (g *gate) GetXattr(c *blockstore.Cred, h blockstore.Handle, name string) ([]byte, error) {
-	x, err := optional[blockstore.Xattrs](g)
-	if err != nil {
-		return nil, err
-	}
-	defer g.left(measure.StoreXattr, c, g.meter.Begin())
-	return x.GetXattr(c, h, name)
+	return measured(g, measure.StoreXattr, c, func(x blockstore.Xattrs) ([]byte, error) {
+		return x.GetXattr(c, h, name)
+	})
 }
 
 func (g *gate) SetXattr(c *blockstore.Cred, h blockstore.Handle, name string, value []byte,
 	mode blockstore.SetXattrMode,
 ) (blockstore.Wcc, error) {
-	x, err := optional[blockstore.Xattrs](g)
-	if err != nil {
-		return blockstore.Wcc{}, err
-	}
-	defer g.left(measure.StoreXattr, c, g.meter.Begin())
-	return x.SetXattr(c, h, name, value, mode)
+	return measured(g, measure.StoreXattr, c, func(x blockstore.Xattrs) (blockstore.Wcc, error) {
+		return x.SetXattr(c, h, name, value, mode)
+	})
 }
 
 func (g *gate) ListXattrs(c *blockstore.Cred, h blockstore.Handle) ([]string, error) {
-	x, err := optional[blockstore.Xattrs](g)
-	if err != nil {
-		return nil, err
-	}
-	defer g.left(measure.StoreXattr, c, g.meter.Begin())
-	return x.ListXattrs(c, h)
+	return measured(g, measure.StoreXattr, c, func(x blockstore.Xattrs) ([]string, error) {
+		return x.ListXattrs(c, h)
+	})
 }
 
 func (g *gate) RemoveXattr(c *blockstore.Cred, h blockstore.Handle, name string) (blockstore.Wcc, error) {
-	x, err := optional[blockstore.Xattrs](g)
-	if err != nil {
-		return blockstore.Wcc{}, err
-	}
-	defer g.left(measure.StoreXattr, c, g.meter.Begin())
-	return x.RemoveXattr(c, h, name)
+	return measured(g, measure.StoreXattr, c, func(x blockstore.Xattrs) (blockstore.Wcc, error) {
+		return x.RemoveXattr(c, h, name)
+	})
 }
 
 func (g *gate) GetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACLKind) (blockstore.ACL, error) {
-	x, err := optional[blockstore.ACLs](g)
-	if err != nil {
-		return nil, err
-	}
-	defer g.left(measure.StoreXattr, c, g.meter.Begin())
-	return x.GetACL(c, h, kind)
+	return measured(g, measure.StoreXattr, c, func(x blockstore.ACLs) (blockstore.ACL, error) {
+		return x.GetACL(c, h, kind)
+	})
 }
 
 func (g *gate) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACLKind,
 	l blockstore.ACL,
 ) (blockstore.Wcc, error) {
-	x, err := optional[blockstore.ACLs](g)
-	if err != nil {
-		return blockstore.Wcc{}, err
-	}
-	defer g.left(measure.StoreXattr, c, g.meter.Begin())
-	return x.SetACL(c, h, kind, l)
+	return measured(g, measure.StoreXattr, c, func(x blockstore.ACLs) (blockstore.Wcc, error) {
+		return x.SetACL(c, h, kind, l)
+	})
 }
 
 func (g *gate) GetLabel(c *blockstore.Cred, h blockstore.Handle) ([]byte, error) {
-	x, err := optional[blockstore.Labels](g)
-	if err != nil {
-		return nil, err
-	}
-	defer g.left(measure.StoreXattr, c, g.meter.Begin())
-	return x.GetLabel(c, h)
+	return measured(g, measure.StoreXattr, c, func(x blockstore.Labels) ([]byte, error) {
+		return x.GetLabel(c, h)
+	})
 }
 
 func (g *gate) SetLabel(c *blockstore.Cred, h blockstore.Handle, label []byte) (blockstore.Wcc, error) {
-	x, err := optional[blockstore.Labels](g)
-	if err != nil {
-		return blockstore.Wcc{}, err
-	}
-	defer g.left(measure.StoreXattr, c, g.meter.Begin())
-	return x.SetLabel(c, h, label)
+	return measured(g, measure.StoreXattr, c, func(x blockstore.Labels) (blockstore.Wcc, error) {
+		return x.SetLabel(c, h, label)
+	})
 }
 
 func (g *gate) WillNeed(c *blockstore.Cred, h blockstore.Handle, off, n uint64) (bool, error) {
-	x, err := optional[blockstore.Advises](g)
-	if err != nil {
-		return false, err
-	}
-	defer g.left(measure.StoreSpace, c, g.meter.Begin())
-	return x.WillNeed(c, h, off, n)
+	return measured(g, measure.StoreSpace, c, func(x blockstore.Advises) (bool, error) {
+		return x.WillNeed(c, h, off, n)
+	})
 }
 
 func (g *gate) Birth(c *blockstore.Cred, h blockstore.Handle) (time.Time, error) {
-	x, err := optional[blockstore.Births](g)
-	if err != nil {
-		return time.Time{}, err
-	}
-	defer g.left(measure.StoreGetAttr, c, g.meter.Begin())
-	return x.Birth(c, h)
+	return measured(g, measure.StoreGetAttr, c, func(x blockstore.Births) (time.Time, error) {
+		return x.Birth(c, h)
+	})
 }
 
 func (g *gate) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, error) {
-	x, err := optional[blockstore.Quotas](g)
-	if err != nil {
-		return blockstore.Quota{}, err
-	}
-	defer g.leave()
-	return x.Quota(c, h)
+	return within(g, func(x blockstore.Quotas) (blockstore.Quota, error) { return x.Quota(c, h) })
 }
 
 func (g *gate) LockHost(h blockstore.Handle, start, end uint64, exclusive bool) (*blockstore.HostLock, error) {
-	x, err := optional[blockstore.HostLocker](g)
-	if err != nil {
-		return nil, err
-	}
-	defer g.leave()
-	return x.LockHost(h, start, end, exclusive)
+	return within(g, func(x blockstore.HostLocker) (*blockstore.HostLock, error) {
+		return x.LockHost(h, start, end, exclusive)
+	})
 }
 
 func (g *gate) UnlockHost(h blockstore.Handle, start, end uint64) {
@@ -215,12 +180,9 @@ func (g *gate) ReleaseHost(h blockstore.Handle) {
 }
 
 func (g *gate) TestHost(h blockstore.Handle, start, end uint64, exclusive bool) (*blockstore.HostLock, error) {
-	x, err := optional[blockstore.HostLocker](g)
-	if err != nil {
-		return nil, err
-	}
-	defer g.leave()
-	return x.TestHost(h, start, end, exclusive)
+	return within(g, func(x blockstore.HostLocker) (*blockstore.HostLock, error) {
+		return x.TestHost(h, start, end, exclusive)
+	})
 }
 
 // Lease implements blockstore.Leaser. Nobody else can reach the files of a store that has no

@@ -39,13 +39,13 @@ func (e *Error) Error() string { return e.Pos.String() + ": " + e.Err.Error() }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Client is whom a directory is exported to, and how.
+// Client names clients that a directory is exported to, with their options.
 type Client struct {
 	Pos
 	// Host is as written: a name, an address, a network, a pattern, @netgroup, or "*".
 	Host string
-	// Options are those of the line's defaults that stand before the client, then its own. A
-	// later one counts more.
+	// Options are the defaults of the line before the client, then the client's own. A later one
+	// counts more.
 	Options []string
 }
 
@@ -288,17 +288,13 @@ func blank(c int) bool { return c == ' ' || c == '\t' || c == '\r' }
 // path finds the first word of the next line that has any; ok is false at the end.
 func (s *scanner) path() (t token, ok bool, err error) {
 	for {
-		switch c, _, _ := s.peek(); {
-		case c == end:
-			return t, false, nil
-		case blank(c), c == '\n':
-			s.next()
-		case c == '#':
-			s.comment()
-		default:
-			t, err = s.read()
-			return t, err == nil, err
+		if t, ok, err = s.word(); ok || err != nil {
+			return t, ok, err
 		}
+		if c, _, _ := s.peek(); c == end {
+			return t, false, nil
+		}
+		s.next() // the end of a line
 	}
 }
 

@@ -134,8 +134,7 @@ func connectFlags(f *pflag.FlagSet, d *dial.Dialer) {
 	f.DurationVar(&d.GiveUp, "give-up", 2*time.Minute, "how long to wait for a server that has gone away")
 }
 
-// fail reports a failure with one object; the command goes on and ends with
-// ExitFailed.
+// fail reports a failure with one object; the command continues and ends with ExitFailed.
 func (r *run) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

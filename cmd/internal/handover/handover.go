@@ -1,7 +1,11 @@
 // Package handover moves the state of a running server to the process that takes its place:
-// named parts with data and open files, over a pair of connected Unix sockets. What is in a
-// part is its component's business; the words of the two processes about the handover itself are
-// parts as well.
+// named parts with data and open files, over a pair of connected Unix sockets. It does not know what
+// the parts mean: each component encodes its own. The messages by which the two processes control the
+// handover are parts, too. Begin reading at Part and Conn. cmd/internal/upgrade has the order of the
+// parts.
+//
+//	old, end, err := handover.Pair() // end goes to the new process, which calls Inherited
+//	err = old.Send(&handover.Part{Name: "locks", Version: 1, Data: data})
 package handover
 
 import (
@@ -52,7 +56,7 @@ const (
 	batch = 64
 )
 
-// ErrFormat is what errors of a stream that has no parts in it are.
+// ErrFormat is wrapped by the errors of a stream that is not a sequence of parts.
 var ErrFormat = errors.New("handover: a part is malformed")
 
 // header is the frame of p up to its files, which come next.
@@ -99,7 +103,7 @@ func decode(r io.Reader, files func(n int) ([]*os.File, error)) (_ *Part, err er
 			return nil, short(err)
 		}
 	}
-	// The buffer grows with what comes, not by what was said.
+	// The buffer grows with the data that arrives, not by the length in the header.
 	var buf bytes.Buffer
 	if _, err := io.CopyN(&buf, r, int64(data)); err != nil {
 		return nil, short(err)
@@ -153,7 +157,7 @@ func Inherited() (*Conn, error) {
 	return Open(os.NewFile(uintptr(fd), "handover"))
 }
 
-// Open makes an end of a socket, which it takes over.
+// Open makes an end of a socket. It owns f, also if it fails.
 func Open(f *os.File) (*Conn, error) {
 	c, err := net.FileConn(f)
 	_ = f.Close()
@@ -168,13 +172,13 @@ func Open(f *os.File) (*Conn, error) {
 	return &Conn{u}, nil
 }
 
-// SetDeadline bounds everything that comes; the zero time is no bound.
+// SetDeadline bounds all later calls of Send and Receive. The zero time is no bound.
 func (c *Conn) SetDeadline(t time.Time) error { return c.c.SetDeadline(t) }
 
 // Close closes the end.
 func (c *Conn) Close() error { return c.c.Close() }
 
-// crowded is how long the kernel is given to let go of files that are under way.
+// crowded is the pause before Send tries again while the process has too many files in transit.
 const crowded = time.Millisecond
 
 // Send sends a part. The files stay the caller's.
@@ -197,7 +201,7 @@ func (c *Conn) Send(p *Part) error {
 		if err == nil {
 			_, _, err = c.c.WriteMsgUnix([]byte{0}, unix.UnixRights(fds...), nil)
 		}
-		if errors.Is(err, unix.ETOOMANYREFS) { // more are under way than this process may have open
+		if errors.Is(err, unix.ETOOMANYREFS) { // more are in transit than this process may have open
 			time.Sleep(crowded)
 			continue
 		}
@@ -228,7 +232,7 @@ func descriptors(files []*os.File) ([]int, error) {
 	return fds, nil
 }
 
-// Receive is the next part; io.EOF when the other end was closed after one.
+// Receive returns the next part, or io.EOF if the other end was closed after a whole part.
 func (c *Conn) Receive() (*Part, error) { return decode(c.c, c.files) }
 
 // files receives a byte and the n files with it.

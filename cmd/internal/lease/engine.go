@@ -11,10 +11,9 @@ type Record struct {
 	Released bool   `json:"released,omitempty"`
 }
 
-// Engine is the lease as one node sees it. The zero value, with Node, Boot and Term set, holds
-// nothing.
-// Times are of one clock of the node that never jumps and does not stop while the host sleeps. An
-// Engine is not for concurrent use.
+// Engine is the lease as one node sees it. The zero value, with Node, Boot and Term set, does not
+// have the lease. All times are of one clock of the node, which never jumps and does not stop while
+// the host sleeps. An Engine is not for concurrent use.
 type Engine struct {
 	Node string
 	Boot string // tells the host from one that has the same Node by mistake, and from an earlier boot
@@ -103,5 +102,5 @@ func (e *Engine) Release() Record {
 	return r
 }
 
-// Seen is the record that was read last.
+// Seen returns the record that was read last.
 func (e *Engine) Seen() Record { return e.seen }

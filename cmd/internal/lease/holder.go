@@ -253,7 +253,7 @@ func (h *Holder) Status() Status {
 	return Status{h.cfg.Node, h.e.own.Epoch, h.cfg.Term, now() - h.e.begun, time.Duration(h.slow.Load())}
 }
 
-// Peek reads who has the lease of a directory, for people. It is not a reason to claim it.
+// Peek returns the newest record of a directory, to show it. It is no reason to claim the lease.
 func Peek(dir string) (Record, error) { return newest(dir) }
 
 func name(dir string, epoch uint64) string {

@@ -1,6 +1,7 @@
-// Package live is the daemon in motion: what its counters were at one time (Sample), and from two
-// of those what happened between them (View). It is arithmetic alone: it reads no clock, asks
-// nobody and keeps nothing, so that the terminal, the web page and scripts see the same numbers.
+// Package live computes the activity of the daemon. A Sample has the counters at one time; Between
+// computes a View from two samples: the rates between them. The package is arithmetic alone. It
+// reads no clock, makes no call and stores nothing, so that the terminal, the web page and scripts
+// see the same numbers.
 package live
 
 import (
@@ -49,7 +50,7 @@ type Server struct {
 	LocksHeld    int `json:"locks_held"`
 	LocksWaiting int `json:"locks_waiting"`
 	// Grace: clients may reclaim what they had before a restart, at most until GraceUntil;
-	// GraceWaiting are those of version 4 that may still come.
+	// GraceWaiting counts clients of version 4 that may still reclaim.
 	Grace        bool       `json:"grace"`
 	GraceUntil   *time.Time `json:"grace_until,omitempty"`
 	GraceWaiting int        `json:"grace_waiting"`

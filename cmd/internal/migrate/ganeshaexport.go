@@ -136,7 +136,7 @@ func (g *ganesha) rule(chain []*block) (c config.Client, err error) {
 	im := g.im
 	access := lookup(chain, "access_type")
 	for _, name := range permissions {
-		lookup(chain, name) // none is without a counterpart, whatever comes of it
+		lookup(chain, name) // marks it as used: each of them has a counterpart
 	}
 	switch strings.ToLower(access.text()) {
 	case "rw":

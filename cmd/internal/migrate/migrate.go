@@ -1,6 +1,12 @@
-// Package migrate makes a configuration of rstored from those of other NFS servers: ganesha.conf
-// of NFS-Ganesha, nfs.conf and /etc/exports of the Linux kernel's server. It gives nobody more than
-// the other server did: what it cannot say exactly it leaves out, with a note.
+// Package migrate makes a configuration of rstored from the files of other NFS servers:
+// ganesha.conf of NFS-Ganesha, nfs.conf and /etc/exports of the Linux kernel's server. No client
+// gets more access than the other server gave it: what rstored cannot express exactly is left out,
+// with a note. The package does not look at the host beyond the files, and starts nothing. Begin
+// reading at Import.Add.
+//
+//	im := migrate.New()
+//	err := im.Add("/etc/ganesha/ganesha.conf", "")
+//	yaml, err := im.YAML() // rstored.yaml, with im.Notes as comments
 package migrate
 
 import (
@@ -102,7 +108,7 @@ func (im *Import) Add(file, kind string) error {
 	case Exports:
 		return im.exports(file)
 	}
-	return fmt.Errorf("%s: is this %s? Say it by --from", file, strings.Join(Kinds, ", or "))
+	return fmt.Errorf("%s: is this %s? Say so with --from", file, strings.Join(Kinds, ", or "))
 }
 
 func guess(file, kind string, text []byte) string {
@@ -155,7 +161,7 @@ func (im *Import) include(from Pos, name string) (file string, text []byte, err 
 // exports carries over a table as exports(5).
 func (im *Import) exports(file string) error {
 	if im.tables[file] {
-		return nil // nfs.conf has brought it
+		return nil // nfs.conf has named it
 	}
 	im.tables[file] = true
 	list, warnings, err := config.ReadExports(file)

@@ -81,6 +81,9 @@ func seconds(f func(o *options) []*time.Duration) func(*options, string) error {
 	}
 }
 
+// connectMax bounds the option nconnect, as nfs(5) does.
+const connectMax = 16
+
 // number is an option whose value is a number between two bounds.
 func number(least, most uint64, f func(o *options, n uint64)) func(*options, string) error {
 	return func(o *options, v string) error {
@@ -175,6 +178,7 @@ var table = []option{
 	{"noallow_other", "", flag(func(o *options) { o.fs.AllowOther = false })},
 	{"uid", "UID", number(0, 1<<32-1, func(o *options, n uint64) { o.fs.UID = new(uint32(n)) })},
 	{"gid", "GID", number(0, 1<<32-1, func(o *options, n uint64) { o.fs.GID = new(uint32(n)) })},
+	{"nconnect", "NUMBER", number(1, connectMax, func(o *options, n uint64) { o.dial.Connections = int(n) })},
 	{"buffers", "MIB", number(8, 65536, func(o *options, n uint64) { o.fs.Memory = int(n) << 20 })},
 	{"readahead", "MIB", number(1, 4096, func(o *options, n uint64) { o.fs.ReadAhead = int(n) << 20 })},
 	kernel("noexec"), kernel("exec"), kernel("nosuid"), kernel("suid"), kernel("nodev"), kernel("dev"),

@@ -67,7 +67,7 @@ func (hostNames) Members(group string) ([]string, error) {
 }
 
 // netgroupHosts are the hosts in what getent netgroup prints: the name, and triples
-// (host,user,domain), of which an empty host is any, and "-" none; neither counts.
+// (host,user,domain). An empty host is any host, and "-" none; neither counts.
 func netgroupHosts(s string) (out []string) {
 	for {
 		_, rest, ok := strings.Cut(s, "(")

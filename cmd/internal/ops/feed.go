@@ -85,7 +85,7 @@ type moment struct {
 	Depth       float64  `json:"depth"`
 	Retransmits float64  `json:"retransmits"`
 
-	n float64 // moments that this one stands for
+	n float64 // moments that this one sums up
 }
 
 // join makes one moment of two. The p99 is the worse one.

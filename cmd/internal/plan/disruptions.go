@@ -215,7 +215,7 @@ func (h *disruptionList) holders(r *Running, gone map[uint32]string) {
 		}
 	}
 	for _, l := range r.Locks.List(locksMax) {
-		// Those of version 4 are there by their owners.
+		// Clients of version 4 are listed by their owners.
 		if gone[l.File.Export] != "" && !strings.HasPrefix(l.Owner.Client, "nfs4 ") {
 			of(l.File.Export).lock[control.Printable(l.Owner.Client)] = true
 		}

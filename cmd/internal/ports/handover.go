@@ -49,7 +49,7 @@ func (s *Set) Freeze(stage upgrade.Stage) (thaw func() error, err error) {
 	return nil, nil
 }
 
-// pause freezes the set, or lets it go on. Meanwhile no connection begins, calls that arrive are
+// pause freezes the set, or resumes it. Meanwhile no connection begins, calls that arrive are
 // postponed, waiting ports are not opened, and the removal of a device waits.
 func (s *Set) pause(on bool) {
 	s.mu.Lock()

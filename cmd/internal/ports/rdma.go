@@ -37,7 +37,7 @@ func (s *Set) openOnDevices(p *port, at config.Listen, must bool) error {
 	for _, l := range list {
 		c, err := s.choose(l, p.opened.provider)
 		if err == nil && c.Kind == provider.Verbs && s.From.Waiting() {
-			// The old process still has the port, and keeps it if the takeover fails.
+			// The old process still has the port, and continues with it if the handover fails.
 			s.wait(p, l, provider.Verbs, errPredecessor)
 			continue
 		}
@@ -116,7 +116,7 @@ func (s *Set) openOn(transport string, c provider.Choice, l config.Listen) (endp
 	}
 	if err := serve(&e); err != nil {
 		if s.From.Waiting() {
-			return endpoint{}, err // the takeover fails, and the old process goes on with the device's sockets
+			return endpoint{}, err // the handover fails, and the old process continues with the device's sockets
 		}
 		return endpoint{}, errors.Join(err, dev.Release())
 	}

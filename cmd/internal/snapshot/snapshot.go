@@ -1,6 +1,11 @@
 // Package snapshot makes, lists and removes snapshots of exported directories, and keeps as many as a
 // schedule says. It works on the host of the server, as root. The server finds the snapshots in
-// desired.SnapshotDir of the export by itself, and serves them read-only.
+// desired.SnapshotDir of the export by itself, and serves them read-only. So this package knows nothing
+// of the server. Begin reading at Volume. A kind is one way to make snapshots: btrfs, ZFS, or a thin
+// volume of LVM.
+//
+//	v, err := snapshot.Open("/srv/data", desired.HostMounts())
+//	err = v.Create("before-upgrade")
 package snapshot
 
 import (
@@ -145,8 +150,8 @@ func (v *Volume) Remove(name string) error {
 	return nil
 }
 
-// Mount mounts the snapshots that are not mounted, for kinds that need it: after a restart of the host
-// they are not.
+// Mount mounts the snapshots that are not mounted, as after a restart of the host. Kinds that mount
+// nothing need no call.
 func (v *Volume) Mount() error {
 	if m, ok := v.kind.(interface{ mount() error }); ok {
 		return m.mount()

@@ -58,7 +58,8 @@ func (s *Set) copies() (names []string, files []*os.File, err error) {
 }
 
 // fromFiles makes a Set of the sockets of another process, and takes the files. The store has those
-// sockets already. It learns of changes after live, because the other process may go on until then.
+// sockets already. It learns of changes after live, because the other process may continue until
+// then.
 func fromFiles(store Store, log *zap.Logger, files []*os.File, names []string) *Set {
 	fds := make([]int, 0, len(files))
 	for _, f := range files {

@@ -308,7 +308,7 @@ func (s *Set) Detach() {
 	s.frozen = true
 }
 
-// Sweep closes what was inherited and not claimed, and says what that was.
+// Sweep closes the inherited sockets that nothing has claimed, and returns their names.
 func (s *Set) Sweep() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -81,12 +82,8 @@ func (s *Store) Apply(
 		next.Document = was.Applied.Document
 	}
 	listen := make(map[string][]string)
-	for k, v := range next.Listen {
-		listen[k] = v
-	}
-	for k, v := range doc.Listen {
-		listen[k] = v
-	}
+	maps.Copy(listen, next.Listen)
+	maps.Copy(listen, doc.Listen)
 	next.Listen, next.Ignored, next.Warnings = listen, nil, nil
 	if doc.Exports != nil {
 		next.Exports = doc.Exports

@@ -67,7 +67,7 @@ func openClients(dir string) (_ *bbolt.DB, damage, err error) {
 }
 
 // Damage says what was wrong with the list when it was opened, if it had to be begun anew: nobody
-// may reclaim what he had before.
+// may reclaim its state.
 func (j *Journal) Damage() error { return j.damage }
 
 // Owners lists the clients.

@@ -81,8 +81,8 @@ type Store struct {
 	lock    *os.File
 	lease   *lease.Holder // nil unless nodes share the directory
 	journal *Journal
-	// Reached is told how far Apply has come, for tests that end the process there: "history" is
-	// after the file was entered, "state" after it counts. It is set before the first change.
+	// Reached is called with how far Apply has come, for tests that end the process there: "history"
+	// is after the file was entered, "state" after it counts. It is set before the first change.
 	Reached func(point string)
 
 	// gate is locked while another process has the directory; see release.

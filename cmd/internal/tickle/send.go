@@ -13,7 +13,7 @@ import (
 const segmentLen = 20
 
 // segment is a TCP segment with ACK and no data (RFC 9293 section 3.1), with its checksum. Its
-// sequence numbers are those of no connection but by chance, 1 in some thousand.
+// sequence numbers match a connection only by chance, 1 in some thousand.
 //
 //	 0                   2                   4           8           12     13     14       16         18
 //	+-------------------+-------------------+-----------+-----------+------+------+--------+----------+--------+

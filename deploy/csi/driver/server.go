@@ -1,8 +1,8 @@
 // Package driver implements the Container Storage Interface, version 1, for servers of NFS:
 // Identity, Controller and Node (github.com/container-storage-interface/spec). A volume is a
 // directory below an export. The controller makes and removes it with nfs/dial and mounts nothing;
-// a node mounts it with the kernel's client, over RDMA unless it is told otherwise, directly at the
-// path of the pod.
+// a node mounts it with the kernel's client, over RDMA unless the volume says otherwise, directly
+// at the path of the pod.
 //
 // The services keep no state between calls except the volumes and paths that calls work on. A
 // volume's identifier, and a record on the server beside its directory, have the rest.

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -93,9 +94,7 @@ func TestClass(t *testing.T) {
 	ok := map[string]string{"server": "nas", "share": "/data"}
 	with := func(kv ...string) map[string]string {
 		m := map[string]string{}
-		for k, v := range ok {
-			m[k] = v
-		}
+		maps.Copy(m, ok)
 		for i := 0; i < len(kv); i += 2 {
 			m[kv[i]] = kv[i+1]
 		}

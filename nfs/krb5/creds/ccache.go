@@ -20,7 +20,7 @@ import (
 // cacheMax bounds the size of a credential cache in bytes.
 const cacheMax = 1 << 20
 
-// anybody as the owner of a file stands for every user.
+// anybody is an owner that every user satisfies.
 const anybody = -1
 
 var errCache = errors.New("the credential cache is malformed")

@@ -57,8 +57,7 @@ func (s *sockaddr) get() (netip.Addr, uint16) {
 // A control message is a header and a value, both padded to the word size.
 var cmsgHeader = unix.CmsgLen(0)
 
-// controlMax is room for the control messages of one message, of which there
-// are at most two with an int each.
+// controlMax is room for the control messages of one message: at most two, with an int each.
 const controlMax = 64
 
 // putControl appends a control message to c, whose first n bytes are used.

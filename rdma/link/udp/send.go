@@ -230,9 +230,9 @@ func (t *sender) build(d []wire.Datagram) {
 }
 
 // joins reports whether datagram i may be part of the run. UDP_SEGMENT cuts a buffer into pieces of
-// one size, of which the last may be smaller. All datagrams of a run are for one queue pair: a peer
-// with several sockets may receive the run merged, on the socket of the first datagram, and would
-// have to copy the others to other loops.
+// one size; the last one may be smaller. All datagrams of a run are for one queue pair: a peer with
+// several sockets may receive the run merged, on the socket of the first datagram, and would have
+// to copy the others to other loops.
 func (t *sender) joins(r *run, d []wire.Datagram, i int) bool {
 	if r.n == 0 {
 		return true

@@ -38,7 +38,7 @@ type Config struct {
 	Fixed bool
 }
 
-// Result is what came of an experiment.
+// Result is the result of an experiment.
 type Result struct {
 	Bytes []int64 // of each flow's completed messages
 	// Requester and Responder are the counters of the flows' ends.
@@ -222,7 +222,7 @@ func (x *Experiment) receive(e *end) {
 	}
 }
 
-// Run lets the experiment go on for a time.
+// Run continues the experiment for a time.
 func (x *Experiment) Run(d rdma.Time) {
 	end := x.net.Now() + d
 	for {
@@ -321,8 +321,8 @@ func (x *Experiment) visit(e *end, now rdma.Time) {
 // backlogMax is how far a host is ahead of its interface: the socket's send buffer.
 const backlogMax = 500 * rdma.Microsecond
 
-// send lets the queue pairs send in turn, and returns when to go on if the interface
-// does not keep up.
+// send lets the queue pairs send in turn, and returns when to continue if the interface does not
+// keep up.
 func (x *Experiment) send(h *host, now rdma.Time) rdma.Time {
 	for idle := 0; idle < len(h.ends); {
 		if ahead := h.link.Backlog() - now; ahead > backlogMax {
@@ -371,7 +371,7 @@ func (x *Experiment) Result() Result {
 	return r
 }
 
-// Run runs a new experiment, and says what came of it in the time d after it had settled.
+// Run runs a new experiment. It returns the result for the time d after the time settle.
 func Run(cfg Config, settle, d rdma.Time) Result {
 	x := New(cfg)
 	x.Run(settle)

@@ -1,0 +1,184 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rstored/rstored/nfs/clock"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// DelegationUser uses the delegations of a Client: it caches files while the server promises that
+// nobody else changes them (RFC 8881 section 10.4). Its methods may be called from any goroutine.
+type DelegationUser interface {
+	// Recalled is called once for a delegation that the client is about to return. Valid is false
+	// already. It writes back what was changed of the file under the delegation. The client returns
+	// the delegation when Recalled returns. The file stays open as it was.
+	Recalled(ctx context.Context, d *Delegation)
+	// Lost is called once for a delegation that the server has ended without getting it back, because
+	// it did not hear of the client for longer than the lease, or got no answer to a recall. Another
+	// client may have changed the file since. It must not wait and makes no calls.
+	Lost(d *Delegation)
+	// Changed returns the size of a file that is delegated for writing, and whether the file has
+	// changes that the server does not have. It must not wait and makes no calls.
+	Changed(d *Delegation) (size uint64, changed bool)
+}
+
+// UseDelegations makes the client ask for delegations, and u use them. With nil it asks for none.
+// Delegations need version 4.1 or 4.2, a backchannel, and a server that grants them; a file is
+// delegated by an open, at most.
+func (c *Client) UseDelegations(u DelegationUser) {
+	if u == nil {
+		c.nfs.calls.user.Store(nil)
+		return
+	}
+	c.nfs.calls.user.Store(&u)
+}
+
+// phase is what has become of a delegation.
+//
+//	held --recall, give up--> returning --DELEGRETURN--> ended
+//	  |                           |
+//	  +----- the server has ended it -----> lost
+type phase uint8
+
+const (
+	phaseHeld phase = iota
+	phaseReturning
+	phaseEnded
+	phaseLost
+)
+
+// Delegation is the server's promise for one file: nobody else changes it, and, if it is for
+// writing, nobody else reads it, without the client being asked first. Its methods may be called
+// from any goroutine.
+type Delegation struct {
+	o     *opens
+	f     *open4
+	write bool
+	// change and size are those of the file when the server granted a delegation for writing.
+	change, size uint64
+
+	// opens.mu guards these.
+	id      state.Stateid
+	phase   phase
+	used    time.Time // of clock: when the file was closed last
+	permits map[permit]struct{}
+	over    chan struct{} // closed when the phase is ended or lost
+}
+
+// permit is an access to a file for which the server has given permission to a user.
+type permit struct {
+	who    string
+	access uint32
+}
+
+// permitsMax bounds the permits of a delegation.
+const permitsMax = 64
+
+// whoIs names the user of a credential.
+func whoIs(c *rpc.Cred) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprint(c.Flavor, c.UID, c.GID, c.Groups)
+}
+
+// Handle is the file's.
+func (d *Delegation) Handle() Handle { return d.f.h }
+
+// Write reports whether the delegation is for writing.
+func (d *Delegation) Write() bool { return d.write }
+
+// Valid reports whether the server keeps its promise: it has not asked for the delegation, and the
+// lease has not expired.
+func (d *Delegation) Valid() bool {
+	if d == nil {
+		return false
+	}
+	d.o.mu.Lock()
+	defer d.o.mu.Unlock()
+	return d.valid()
+}
+
+// valid is Valid. opens.mu is held.
+func (d *Delegation) valid() bool {
+	return d.phase == phaseHeld && d.o.leaseUntil.Load() > clock.Now().UnixNano()
+}
+
+// Lost reports whether the server has ended the delegation without getting it back.
+func (d *Delegation) Lost() bool {
+	d.o.mu.Lock()
+	defer d.o.mu.Unlock()
+	return d.phase == phaseLost
+}
+
+// ErrDelegationLost says that data was not written because the delegation under which a program
+// wrote it is lost: another client may have changed the file since.
+var ErrDelegationLost = errors.New("the server has ended the delegation of the file")
+
+type delegationKey struct{}
+
+// Under returns a context for WRITEs of data that was cached under the delegation. They fail with
+// ErrDelegationLost, and change nothing, if the delegation is lost. A nil delegation changes nothing.
+func (d *Delegation) Under(ctx context.Context) context.Context {
+	if d == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, delegationKey{}, d)
+}
+
+// delegationLost reports whether the delegation of a context is lost.
+func delegationLost(ctx context.Context) bool {
+	d, _ := ctx.Value(delegationKey{}).(*Delegation)
+	return d != nil && d.Lost()
+}
+
+// Delegation returns the delegation of a file if the client has one that is valid, else nil.
+func (c *Client) Delegation(h Handle) *Delegation {
+	o := c.opens()
+	if o == nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if f := o.byFile[string(h)]; f != nil && f.deleg != nil && f.deleg.valid() {
+		return f.deleg
+	}
+	return nil
+}
+
+// ReturnDelegation returns the delegation of a file, if there is one, after Recalled. It waits for
+// the server's reply or the end of ctx. The delegation is given up in either case.
+func (c *Client) ReturnDelegation(ctx context.Context, h Handle) {
+	o := c.opens()
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	f := o.byFile[string(h)]
+	if f == nil || f.deleg == nil {
+		o.mu.Unlock()
+		return
+	}
+	d := f.deleg
+	o.giveBack(d)
+	o.mu.Unlock()
+	select {
+	case <-d.over:
+	case <-ctx.Done():
+	}
+}
+
+// opens returns the open files of version 4, or nil.
+func (c *Client) opens() *opens {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.choice.four == nil {
+		return nil
+	}
+	return c.choice.four.opens
+}

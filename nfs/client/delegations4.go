@@ -1,0 +1,371 @@
+package client
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/clock"
+	"github.com/rstored/rstored/nfs/nfs4"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// A file with a delegation stays open at the server when the last caller here closes it, so that
+// the next open needs no call. It is closed after its delegation has been returned.
+//
+//	OPEN, WANT_ANY  --->  delegation  --->  open, close, open ... without a call
+//	CB_RECALL       --->  Recalled: the user writes back  --->  DELEGRETURN, CLOSE
+//	the server restarts   OPEN, CLAIM_PREVIOUS with the type of the delegation
+
+const (
+	// delegationsMax bounds the delegations of a client. Beyond it those are returned that were not
+	// used for the longest time.
+	delegationsMax = 1000
+	// delegationIdle is how long a file is closed before its delegation is returned.
+	delegationIdle = time.Minute
+	// earlyMax bounds the recalls of delegations that an OPEN in flight may have got.
+	earlyMax = 256
+
+	// wantAny is OPEN4_SHARE_ACCESS_WANT_ANY_DELEG: the type that suits the access.
+	wantAny = 0x0300
+)
+
+// want is what an OPEN of a file asks for: a delegation if somebody uses it. A file that is only
+// written is seldom read by its writer next, but by others, who would have to wait for a recall.
+// opens.mu is held. f is nil for a file that is created.
+func (o *opens) want(f *open4, access uint32) uint32 {
+	if o.user() == nil || access == ShareWrite || f != nil && f.deleg != nil {
+		return nfs4.WantNoDeleg
+	}
+	if x := o.s.current(); x == nil || !x.back {
+		return nfs4.WantNoDeleg
+	}
+	return wantAny
+}
+
+func (o *opens) user() DelegationUser {
+	if u := o.s.conn.calls.user.Load(); u != nil {
+		return *u
+	}
+	return nil
+}
+
+// granting begins an OPEN that may get a delegation, and returns the function that ends it. A
+// CB_RECALL can overtake the reply of the OPEN (RFC 8881 section 2.10.6.3). Until the last OPEN in
+// flight ends, recalls of unknown delegations are remembered. Then nobody knows those that are
+// left, and they are returned.
+func (o *opens) granting() (end func()) {
+	o.mu.Lock()
+	o.grants++
+	o.mu.Unlock()
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.grants--; o.grants > 0 {
+			return
+		}
+		for _, r := range o.early {
+			go o.returnUnknown(r.h, r.id)
+		}
+		o.early = nil
+	}
+}
+
+// earlyRecall is a recall of a delegation that the client does not know yet.
+type earlyRecall struct {
+	h  Handle
+	id state.Stateid
+}
+
+func (o *opens) returnUnknown(h Handle, id state.Stateid) {
+	ctx, cancel := context.WithTimeout(context.Background(), o.s.conn.giveUp)
+	defer cancel()
+	o.returnDelegation(ctx, h, id)
+}
+
+// grant records the delegation that an OPEN of f has returned, if any. opens.mu is held.
+func (o *opens) grant(f *open4, res *opened4, who *permit) {
+	if d := f.deleg; d != nil {
+		if res.given && res.deleg.Other != d.id.Other {
+			go o.returnUnknown(f.h, res.deleg)
+		}
+		d.permit(who)
+		return
+	}
+	if !res.given {
+		return
+	}
+	if o.user() == nil || o.stopped {
+		go o.returnUnknown(f.h, res.deleg)
+		return
+	}
+	d := &Delegation{
+		o: o, f: f, write: res.write, change: res.attrs.change, size: res.attrs.attr.Size, id: res.deleg,
+		used: clock.Now(), over: make(chan struct{}),
+	}
+	f.deleg = d
+	o.delegations++
+	o.granted.Add(1)
+	d.permit(who)
+	early := slices.IndexFunc(o.early, func(r earlyRecall) bool { return r.id.Other == d.id.Other })
+	if early >= 0 {
+		o.early = slices.Delete(o.early, early, early+1)
+	}
+	unknown := res.write && res.attrs.has != ofDelegated // there is no answer to a CB_GETATTR
+	if early >= 0 || res.recall || unknown {
+		o.recalled.Add(1)
+		o.giveBack(d)
+	}
+	if o.delegations > delegationsMax {
+		o.shrink(delegationsMax*15/16, nfs4.BitmapOf(kindRead, kindWrite))
+	}
+}
+
+// permit records that a user may open the file. opens.mu is held.
+func (d *Delegation) permit(p *permit) {
+	if p == nil {
+		return
+	}
+	if d.permits == nil || len(d.permits) >= permitsMax {
+		d.permits = make(map[permit]struct{})
+	}
+	d.permits[*p] = struct{}{}
+}
+
+// permitted reports whether the server has let a user open a file with this access, or more, under
+// the delegation that the client still has. A change of the permissions by another client would
+// recall the delegation.
+func (o *opens) permitted(h Handle, p permit) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f := o.byFile[string(h)]
+	if f == nil || f.deleg == nil || !f.deleg.valid() {
+		return false
+	}
+	for _, access := range []uint32{p.access, ShareBoth} {
+		if _, ok := f.deleg.permits[permit{p.who, access}]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// permit records that the server has let a user open a file that is open.
+func (o *opens) permit(h Handle, p permit) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if f := o.byFile[string(h)]; f != nil && f.deleg != nil {
+		f.deleg.permit(&p)
+	}
+}
+
+// forbid forgets the permissions of a file, because this client changes them.
+func (o *opens) forbid(h Handle) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if f := o.byFile[string(h)]; f != nil && f.deleg != nil {
+		f.deleg.permits = nil
+	}
+}
+
+// recall is CB_RECALL.
+func (o *opens) recall(h Handle, id state.Stateid) nfs.Status {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f := o.byFile[string(h)]
+	switch {
+	case f != nil && f.deleg != nil && f.deleg.id.Other == id.Other:
+		if f.deleg.phase == phaseHeld {
+			o.recalled.Add(1)
+		}
+		o.giveBack(f.deleg)
+	case o.grants == 0:
+		// Nothing is cached under a delegation that the client does not know: the OPEN was given up.
+		go o.returnUnknown(copyHandle(h), id)
+	case len(o.early) >= earlyMax:
+		return nfs.ErrJukebox
+	default:
+		o.early = append(o.early, earlyRecall{copyHandle(h), id})
+	}
+	return nfs.OK
+}
+
+// callbackAttr is CB_GETATTR. A client that has changed the file reports another change attribute
+// than the one that it got with the delegation (RFC 8881 section 10.4.3).
+func (o *opens) callbackAttr(h Handle) (change, size uint64, st nfs.Status) {
+	u := o.user()
+	o.mu.Lock()
+	f := o.byFile[string(h)]
+	var d *Delegation
+	if f != nil {
+		d = f.deleg
+	}
+	o.mu.Unlock()
+	if u == nil || d == nil || !d.write {
+		return 0, 0, nfs.ErrBadHandle
+	}
+	if size, changed := u.Changed(d); changed {
+		return d.change + 1, size, nfs.OK
+	}
+	return d.change, d.size, nfs.OK
+}
+
+// Kinds of objects of CB_RECALL_ANY (RFC 8881 section 20.6).
+const (
+	kindRead  = 0 // RCA4_TYPE_MASK_RDATA_DLG
+	kindWrite = 1
+)
+
+// recallAny is CB_RECALL_ANY.
+func (o *opens) recallAny(keep uint32, kinds nfs4.Bitmap) nfs.Status {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.shrink(int(min(keep, delegationsMax)), kinds)
+	return nfs.OK
+}
+
+// shrink returns delegations of some kinds until at most keep of these kinds are left. Those of
+// closed files go first, the longest unused ones before others. opens.mu is held.
+func (o *opens) shrink(keep int, kinds nfs4.Bitmap) {
+	var list []*Delegation
+	for _, f := range o.byFile {
+		if d := f.deleg; d != nil && d.phase == phaseHeld &&
+			(d.write && kinds.Has(kindWrite) || !d.write && kinds.Has(kindRead)) {
+			list = append(list, d)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Delegation) int {
+		if closed := a.f.refs == 0; closed != (b.f.refs == 0) {
+			if closed {
+				return -1
+			}
+			return 1
+		}
+		return a.used.Compare(b.used)
+	})
+	for _, d := range list[:max(0, len(list)-keep)] {
+		o.giveBack(d)
+	}
+}
+
+// giveIdle returns the delegations of files that were closed long ago. opens.mu is held.
+func (o *opens) giveIdle() {
+	now := clock.Now()
+	for _, f := range o.byFile {
+		if d := f.deleg; d != nil && f.refs == 0 && now.Sub(d.used) > delegationIdle {
+			o.giveBack(d)
+		}
+	}
+}
+
+// giveBack begins to return a delegation, unless that has begun. opens.mu is held.
+func (o *opens) giveBack(d *Delegation) {
+	if d.phase != phaseHeld {
+		return
+	}
+	d.phase = phaseReturning
+	go o.returning(d)
+}
+
+// returning writes back, returns a delegation, and closes its file if nobody here has it open.
+func (o *opens) returning(d *Delegation) {
+	ctx, cancel := context.WithTimeout(WithCred(context.Background(), o.s.cred), o.s.conn.giveUp)
+	defer cancel()
+	if u := o.user(); u != nil {
+		u.Recalled(ctx, d)
+	}
+	// The stateid is read when the call is sent: a restart of the server changes it.
+	_ = o.s.change(ctx, putFH(d.f.h), op4{num: nfs4.OpDelegReturn, args: func(e *xdr.Encoder) {
+		o.mu.Lock()
+		id := d.id
+		o.mu.Unlock()
+		nfs4.EncodeStateid(e, id)
+	}}) // after an error the server does not know it, or revokes it
+	o.mu.Lock()
+	if d.phase == phaseReturning {
+		o.returned.Add(1)
+		o.endDelegation(d, phaseEnded)
+	}
+	o.mu.Unlock()
+	_ = o.closeUnused(ctx, d.f) // if this fails, the server closes the file with the session
+}
+
+// endDelegation records the end of a delegation. opens.mu is held.
+func (o *opens) endDelegation(d *Delegation, p phase) {
+	if d.phase == phaseEnded || d.phase == phaseLost {
+		return
+	}
+	d.phase = p
+	if d.f.deleg == d {
+		d.f.deleg = nil
+		o.delegations--
+	}
+	close(d.over)
+}
+
+// lose records that the server has ended a delegation on its own. opens.mu is held.
+func (o *opens) lose(d *Delegation) {
+	if d == nil || d.phase == phaseEnded || d.phase == phaseLost {
+		return
+	}
+	o.endDelegation(d, phaseLost)
+	o.lost.Add(1)
+	if u := o.user(); u != nil {
+		go u.Lost(d)
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), o.s.conn.giveUp)
+		defer cancel()
+		_ = o.closeUnused(ctx, d.f)
+	}()
+}
+
+// closeUnused closes a file at the server that nobody here has open and that has no delegation.
+func (o *opens) closeUnused(ctx context.Context, f *open4) error {
+	if err := f.mu.lock(ctx); err != nil {
+		return err
+	}
+	defer f.mu.unlock()
+	return o.closeIfUnused(ctx, f)
+}
+
+// kind is the open_delegation_type4 of a delegation, which can be nil.
+func (d *Delegation) kind() uint32 {
+	switch {
+	case d == nil:
+		return nfs4.DelegNone
+	case d.write:
+		return delegWrite
+	}
+	return delegRead
+}
+
+// regrant records the answer to the reclaim of an open with the delegation d. Since the open was
+// reclaimed, nobody else has changed the file. So a delegation that the server does not grant again
+// is given up, and not lost. opens.mu is held.
+func (o *opens) regrant(d *Delegation, res *opened4) {
+	switch {
+	case d.phase != phaseHeld && d.phase != phaseReturning:
+	case !res.given || res.write != d.write:
+		o.endDelegation(d, phaseEnded)
+		go func() { _ = o.closeUnused(context.Background(), d.f) }()
+	default:
+		d.id = res.deleg
+		o.redelegated.Add(1)
+		if res.recall && d.phase == phaseHeld {
+			o.recalled.Add(1)
+			o.giveBack(d)
+		}
+	}
+}
+
+// count adds the counts of delegations and waits for locks.
+func (o *opens) count(s *Stats) {
+	o.mu.Lock()
+	s.Delegations = o.delegations
+	o.mu.Unlock()
+	s.Delegated, s.Recalled, s.Returned = o.granted.Load(), o.recalled.Load(), o.returned.Load()
+	s.Redelegated, s.LostDelegations, s.Notified = o.redelegated.Load(), o.lost.Load(), o.notified.Load()
+}
