@@ -257,9 +257,6 @@ type Export struct {
 	// PKeys are the partitions whose members the export is for, by either membership; none
 	// means all, and everybody who does not come by RDMA. With any, only they are let in.
 	PKeys []uint16
-	// Async notes that the store claims writes to be stable when they are not.
-	// It is the store that does so; here it is for people only.
-	Async bool
 	// HostLocks has locks of clients taken by the store in the host's kernel, if it can.
 	HostLocks bool
 	FS        blockstore.FS

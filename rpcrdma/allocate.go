@@ -40,8 +40,8 @@ func (m *Memory) alloc(n int) []byte {
 	return m.get(n)
 }
 
-// allocBoth allocates the two blocks of t; either may have 0 bytes. If it reports false, t is in the
-// queue, and wake will be called when the blocks are allocated.
+// allocBoth allocates the two blocks of t; either may have 0 bytes. If it reports false, t is in
+// the queue, and wake will be called when the blocks are allocated.
 func (m *Memory) allocBoth(t *allocation) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -108,8 +108,8 @@ func (c *Client) complete(wc *rdma.WC) {
 func (c *Client) room() bool { return len(c.sendFree) > 0 && (c.win == nil || c.win.ready()) }
 
 // startWaiting sends waiting calls as far as there are credits and room. A credit is free when a
-// reply has arrived, also that of an abandoned call. Room is free when a SEND, or the invalidations of a
-// call, have completed.
+// reply has arrived, also that of an abandoned call. Room is free when a SEND, or the invalidations
+// of a call, have completed.
 func (c *Client) startWaiting() {
 	for !c.closed && c.inflight < c.credits && c.room() {
 		x := c.waiting.pop()

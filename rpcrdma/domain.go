@@ -94,7 +94,8 @@ func (d *domain) share(b []byte, access rdma.Access, dma bool, open func() (rdma
 }
 
 // forget makes share give the region to nobody else. The owner of the memory ends its registration,
-// and may free it before all loops have released the region. Other memory can have its address then.
+// and may free it before all loops have released the region. Other memory can have its address
+// then.
 func (d *domain) forget(mr rdma.MR) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -25,8 +25,9 @@ type step struct {
 	tail             []byte
 }
 
-// longCalls are calls of every procedure of version 3 and NFSACL, of MOUNT but for EXPORT, which has
-// no status, and compounds of version 4, in an order in which all of them succeed. made is a file, and way a symlink.
+// longCalls are calls of every procedure of version 3 and NFSACL, of MOUNT but for EXPORT, which
+// has no status, and compounds of version 4, in an order in which all of them succeed. made is a
+// file, and way a symlink.
 func longCalls(root, made, way []byte) (steps []step) {
 	enc := func(f func(e *xdr.Encoder)) []byte {
 		var e xdr.Encoder
@@ -109,10 +110,10 @@ func longCalls(root, made, way []byte) (steps []step) {
 	return steps
 }
 
-// TestLongProcedures sends the calls of longCalls in a Read chunk at position zero, of one segment and of many,
-// as clients send calls that are too long for an inline message (RFC 8166 section 3.5.3). Data that
-// is eligible for a chunk of its own is in the call, or in another chunk beside that at position
-// zero. The statuses, and the length of the replies, are those of inline calls.
+// TestLongProcedures sends the calls of longCalls in a Read chunk at position zero, of one segment
+// and of many, as clients send calls that are too long for an inline message (RFC 8166 section
+// 3.5.3). Data that is eligible for a chunk of its own is in the call, or in another chunk beside
+// that at position zero. The statuses, and the length of the replies, are those of inline calls.
 func TestLongProcedures(t *testing.T) {
 	type result struct {
 		status uint32

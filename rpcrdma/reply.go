@@ -41,8 +41,8 @@ func (s *slot) lkey(b []byte) (uint32, error) {
 	return mr.LKey(), nil
 }
 
-// chunkWriter fills the segments of a chunk, in order, with RDMA WRITEs. It checks the length before it
-// adds a WRITE: a WRITE beyond the client's memory would end the connection.
+// chunkWriter fills the segments of a chunk, in order, with RDMA WRITEs. It checks the length
+// before it adds a WRITE: a WRITE beyond the client's memory would end the connection.
 type chunkWriter struct {
 	s     *slot
 	chunk Chunk
@@ -50,8 +50,8 @@ type chunkWriter struct {
 	used  uint32 // bytes of it
 }
 
-// addWrites adds RDMA WRITEs of b to the next segments. The WRITEs refer to b: it must not change before
-// the SEND of the reply has completed.
+// addWrites adds RDMA WRITEs of b to the next segments. The WRITEs refer to b: it must not change
+// before the SEND of the reply has completed.
 func (f *chunkWriter) addWrites(b []byte) error {
 	key, err := f.s.lkey(b)
 	if err != nil {
@@ -79,8 +79,8 @@ func (f *chunkWriter) addWrites(b []byte) error {
 	return nil
 }
 
-// setLengths turns the chunk into the one that the reply returns: each length becomes the number of bytes
-// written, 0 for unused segments (RFC 8166 section 3.4.6).
+// setLengths turns the chunk into the one that the reply returns: each length becomes the number of
+// bytes written, 0 for unused segments (RFC 8166 section 3.4.6).
 func (f *chunkWriter) setLengths() {
 	for i := range f.chunk {
 		switch {
@@ -302,8 +302,8 @@ func (s *slot) send(b []byte, invalidate bool, key uint32) {
 }
 
 // small reports whether the SEND of the reply releases nothing but the buffer of the slot. Its
-// completion is not urgent while enough receives are posted (slack) and the slots in use do not make
-// the grant larger (arrived).
+// completion is not urgent while enough receives are posted (slack) and the slots in use do not
+// make the grant larger (arrived).
 func (s *slot) small() bool {
 	return len(s.room)+len(s.extra)+len(s.mrs)+len(s.loans)+len(s.readMem) == 0
 }

@@ -193,7 +193,8 @@ func (w *watchdog) arm() {
 	w.cancel = w.c.loop.After(max(rdma.Time(w.c.l.cfg.SlowTimeout)/watchdogTicks, 1), w.tick)
 }
 
-// tick ends the connection after watchdogTicks ticks without progress, while something is in flight.
+// tick ends the connection after watchdogTicks ticks without progress, while something is in
+// flight.
 func (w *watchdog) tick() {
 	w.cancel = nil
 	c := w.c

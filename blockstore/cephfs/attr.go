@@ -122,8 +122,8 @@ func (f *FS) Birth(_ *blockstore.Cred, h blockstore.Handle) (time.Time, error) {
 	return timeOf(s.stx_btime), nil
 }
 
-// SetAttr changes attributes in one request to the MDS, all of s or nothing; in two if size and times are
-// set.
+// SetAttr changes attributes in one request to the MDS, all of s or nothing; in two if size and
+// times are set.
 func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (
 	w blockstore.Wcc, err error,
 ) {

@@ -187,8 +187,8 @@ func (f *FS) Limits() blockstore.Limits {
 	}
 }
 
-// Stat returns the numbers of the filesystem, or of the quota of the root directory. The bytes are 0
-// until a manager of the cluster has reported them.
+// Stat returns the numbers of the filesystem, or of the quota of the root directory. The bytes are
+// 0 until a manager of the cluster has reported them.
 func (f *FS) Stat(_ *blockstore.Cred, h blockstore.Handle) (blockstore.Stat, error) {
 	o, err := f.objs.acquire(h)
 	if err != nil {

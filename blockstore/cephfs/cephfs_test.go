@@ -10,8 +10,8 @@ import (
 	"github.com/rstored/rstored/blockstore/storetest"
 )
 
-// open opens a directory of its own, with a quota, in the filesystem of RSTORED_CEPH, which is the path
-// of a ceph.conf (test/ceph/run makes a cluster for a command).
+// open opens a directory of its own, with a quota, in the filesystem of RSTORED_CEPH, which is the
+// path of a ceph.conf (test/ceph/run makes a cluster for a command).
 func open(t *testing.T) blockstore.FS {
 	t.Helper()
 	conf := os.Getenv("RSTORED_CEPH")

@@ -23,9 +23,9 @@ type creation struct {
 	perm *C.UserPerm
 }
 
-// create makes an object in dir by do, completes its attributes by s, and waits until all of it is in
-// the journal of the MDS. existing returns the object of a name that exists already, or an error.
-// refused, if not nil, is an error of the arguments.
+// create makes an object in dir by do, completes its attributes by s, and waits until all of it is
+// in the journal of the MDS. existing returns the object of a name that exists already, or an
+// error. refused, if not nil, is an error of the arguments.
 func (f *FS) create(c *blockstore.Cred, dir blockstore.Handle, name string, typ blockstore.FileType,
 	s *blockstore.SetAttr, refused error, existing func(d *object) (*object, blockstore.Attr, error),
 	do func(k *creation, in **C.struct_Inode, stx *C.struct_ceph_statx) C.int,

@@ -121,9 +121,9 @@ func (s *objects) adopt(h blockstore.Handle, in *C.struct_Inode) *object {
 	return o
 }
 
-// release ends a use of an object. Nobody has a file open that nobody uses: the MDS would have to take
-// the capabilities of an open file back for each access by another gateway. Objects that are not
-// used for long are forgotten.
+// release ends a use of an object. Nobody has a file open that nobody uses: the MDS would have to
+// take the capabilities of an open file back for each access by another gateway. Objects that are
+// not used for long are forgotten.
 func (s *objects) release(o *object) {
 	var old *object
 	var fh *C.Fh
@@ -151,7 +151,8 @@ func (s *objects) remove(o *object) {
 	delete(s.all, o.h)
 }
 
-// forget gives an object back as soon as nobody uses it, so that the space of a removed file is freed.
+// forget gives an object back as soon as nobody uses it, so that the space of a removed file is
+// freed.
 func (s *objects) forget(h blockstore.Handle) {
 	s.mu.Lock()
 	o := s.all[h]

@@ -5,8 +5,9 @@ import "errors"
 // ErrNotBuilt is the error of a program that was built without the tag cephfs.
 var ErrNotBuilt = errors.New("cephfs: this program was built without CephFS (tag cephfs)")
 
-// Options say which filesystem is opened, and how. What they leave out is as for every program of Ceph:
-// the environment CEPH_CONF and CEPH_ARGS, /etc/ceph/ceph.conf, /etc/ceph/ceph.client.admin.keyring.
+// Options say which filesystem is opened, and how. What they leave out is as for every program of
+// Ceph: the environment CEPH_CONF and CEPH_ARGS, /etc/ceph/ceph.conf,
+// /etc/ceph/ceph.client.admin.keyring.
 type Options struct {
 	// Conf is the path of ceph.conf; "" takes the ones that Ceph looks for.
 	Conf string

@@ -10,8 +10,8 @@ import "github.com/rstored/rstored/blockstore"
 // batch is how many entries are read in one call of C.
 const batch = 64
 
-// ReadDir lists by hash of the names. A cookie is the offset of libcephfs plus one, which stays good
-// over changes of the directory, so that the verifier is always zero.
+// ReadDir lists by hash of the names. A cookie is the offset of libcephfs plus one, which stays
+// good over changes of the directory, so that the verifier is always zero.
 func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, _ [8]byte, plus bool,
 	emit func(*blockstore.DirEntry) bool,
 ) (verf [8]byte, eof bool, err error) {
@@ -67,8 +67,8 @@ func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, _
 	}
 }
 
-// dotEntry completes the entry of d itself, which has the attributes a, or of its parent. The parent of
-// the root is the root.
+// dotEntry completes the entry of d itself, which has the attributes a, or of its parent. The
+// parent of the root is the root.
 func (f *FS) dotEntry(e *blockstore.DirEntry, d *object, a *blockstore.Attr, plus bool) error {
 	attr, h := *a, d.h
 	if e.Name == ".." && d.h != f.top {

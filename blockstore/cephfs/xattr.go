@@ -132,8 +132,8 @@ func (f *FS) ListXattrs(c *blockstore.Cred, h blockstore.Handle) ([]string, erro
 	return names, nil
 }
 
-// SetQuota limits the bytes of the root directory of the store (ceph.quota.max_bytes); 0 ends the limit.
-// Clients see it as the size of the filesystem.
+// SetQuota limits the bytes of the root directory of the store (ceph.quota.max_bytes); 0 ends the
+// limit. Clients see it as the size of the filesystem.
 func (f *FS) SetQuota(bytes uint64) error {
 	o, err := f.objs.acquire(f.top)
 	if err != nil {

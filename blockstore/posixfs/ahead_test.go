@@ -88,8 +88,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// coldFile makes a file whose data is on the disk and not in memory, and returns a mapping of it. It
-// skips the test on a file system that has no disk, such as tmpfs.
+// coldFile makes a file whose data is on the disk and not in memory, and returns a mapping of it.
+// It skips the test on a file system that has no disk, such as tmpfs.
 func coldFile(t *testing.T, f *FS, s *site, size int) (blockstore.Handle, []byte) {
 	t.Helper()
 	h := dataFile(t, f, size)

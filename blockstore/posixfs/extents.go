@@ -114,8 +114,8 @@ func (f *FS) Deallocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) 
 	return f.fallocate(c, h, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
 }
 
-// across runs do, which moves data from a file of the export other, where the caller is reader, to a
-// file of this one. to is locked; from is not, and may be the same file.
+// across runs do, which moves data from a file of the export other, where the caller is reader, to
+// a file of this one. to is locked; from is not, and may be the same file.
 func (f *FS) across(other *FS, reader *blockstore.Cred, from blockstore.Handle, c *blockstore.Cred,
 	to blockstore.Handle, do func(in, out int, size uint64) error,
 ) error {

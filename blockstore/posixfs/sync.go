@@ -203,12 +203,12 @@ func kernelSync(fd int, all bool) error {
 // absentXattr is the name of an extended attribute that no object has.
 const absentXattr = "user.rstored.absent"
 
-// aborted returns an error if the journal of the filesystem of fd was aborted, or the filesystem was
-// shut down. A sync on ext4 and XFS (seen with Linux 6.18) can return 0 although the commit of its
-// transaction has failed: the transaction is gone when the sync looks for it. That happens when a flush
-// of the disk fails. What begins afterwards fails, such as the removal of an attribute, which changes
-// nothing if the attribute is not there. It takes a microsecond. The filesystem may refuse it for
-// another reason, and that says nothing.
+// aborted returns an error if the journal of the filesystem of fd was aborted, or the filesystem
+// was shut down. A sync on ext4 and XFS (seen with Linux 6.18) can return 0 although the commit of
+// its transaction has failed: the transaction is gone when the sync looks for it. That happens when
+// a flush of the disk fails. What begins afterwards fails, such as the removal of an attribute,
+// which changes nothing if the attribute is not there. It takes a microsecond. The filesystem may
+// refuse it for another reason, and that says nothing.
 func aborted(fd int) error {
 	if err := unix.Fremovexattr(fd, absentXattr); err == unix.EIO || err == unix.EROFS {
 		return err

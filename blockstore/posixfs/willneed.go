@@ -4,7 +4,8 @@ import "github.com/rstored/rstored/blockstore"
 
 var _ blockstore.Advises = (*FS)(nil)
 
-// willNeedMax is the most that one WillNeed reads, in bytes: a client may name a range of any length.
+// willNeedMax is the most that one WillNeed reads, in bytes: a client may name a range of any
+// length.
 const willNeedMax = 64 << 20
 
 // WillNeed implements blockstore.Advises. It counts among the files that are read ahead, and does

@@ -3,7 +3,8 @@
 //
 // It does no IO and reads no clock: callers pass the time, the keytab and the ticket. It does not
 // talk to KDCs and reads no krb5.conf(5) (package creds does), and it does not know which user a
-// principal is (gss.ServerConfig.Identify). Checksums and encryption of messages are in package gss.
+// principal is (gss.ServerConfig.Identify). Checksums and encryption of messages are in package
+// gss.
 //
 // Begin reading with Acceptor.Accept, which has the table of refusals, then initiator.go. token.go
 // has the framing of both tokens.

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// relation is one line of krb5.conf(5): the names of its section and groups, its own, and its value.
+// relation is one line of krb5.conf(5): the names of its section and groups, its own, and its
+// value.
 //
 //	[realms]                        {realms, EXAMPLE.ORG, auth_to_local}, "DEFAULT"
 //	 EXAMPLE.ORG = {

@@ -13,8 +13,8 @@ import "slices"
 //	                    v                         v
 //	                   gone                      gone, and the next request is served
 //
-// A client that has stopped waiting does not say so. Its request can therefore keep a free lock from
-// others that wait, but no longer than offerTicks. The table has no clock: Tick counts.
+// A client that has stopped waiting does not say so. Its request can therefore keep a free lock
+// from others that wait, but no longer than offerTicks. The table has no clock: Tick counts.
 //
 // A program of the host does not see a lock that is reserved, and may take it.
 
@@ -60,8 +60,8 @@ func (t *Table) again(x *file, i int) error {
 	return nil
 }
 
-// active records that an owner acts, and does not ask again for the lock that it waits for. So it is
-// not part of a deadlock now. Its places in queues stay.
+// active records that an owner acts, and does not ask again for the lock that it waits for. So it
+// is not part of a deadlock now. Its places in queues stay.
 func (t *Table) active(f File, l *Lock) {
 	if t.asking.Load() == 0 {
 		return
@@ -73,7 +73,8 @@ func (t *Table) active(f File, l *Lock) {
 	}
 }
 
-// satisfied ends the requests of Ask that l, which was just taken, satisfies. Call with update held.
+// satisfied ends the requests of Ask that l, which was just taken, satisfies. Call with update
+// held.
 func (t *Table) satisfied(f File, l *Lock) {
 	if t.asking.Load() == 0 {
 		return

@@ -19,7 +19,8 @@ type File struct {
 	Handle blockstore.Handle
 }
 
-// Owner is a lock-owner: a process of a client, or the like. All locks of a client end with the client.
+// Owner is a lock-owner: a process of a client, or the like. All locks of a client end with the
+// client.
 type Owner struct {
 	Client string
 	ID     string

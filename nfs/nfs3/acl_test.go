@@ -261,8 +261,8 @@ func FuzzACL(f *testing.F) {
 	})
 }
 
-// TestKernelACL has an ACL in the layout of nfs_stream_encode_acl in fs/nfs_common/nfsacl.c, written
-// by hand: that of a file of root with mode 644 after `setfacl -m u:1000:rw`.
+// TestKernelACL has an ACL in the layout of nfs_stream_encode_acl in fs/nfs_common/nfsacl.c,
+// written by hand: that of a file of root with mode 644 after `setfacl -m u:1000:rw`.
 func TestKernelACL(t *testing.T) {
 	b, err := hex.DecodeString("00000005" + "00000005" +
 		"000000010000000000000006" + "00000002000003e800000006" + "000000040000000000000004" +

@@ -260,8 +260,8 @@ func (o *op) unlink(directory bool) rpc.Status {
 	return o.failWcc(st, &w, &dir) // success looks the same
 }
 
-// uncovered is checkOldName, and ACCES for the place of another export: that name stays where it is, as a
-// mount point of the host does.
+// uncovered is checkOldName, and ACCES for the place of another export: that name stays where it
+// is, as a mount point of the host does.
 func (o *op) uncovered(dir *blockstore.Handle, name string) nfs.Status {
 	st := checkOldName(name)
 	if st == nfs.OK && o.s.Exports.Below(o.x, dir, name) != nil {

@@ -69,9 +69,6 @@ func (h *Host) Open(c Config) (rdma.Device, error) {
 	return d, nil
 }
 
-// Open opens a device on this host.
-func Open(c Config) (rdma.Device, error) { return System().Open(c) }
-
 // port is that of RoCEv2.
 const port = 4791
 

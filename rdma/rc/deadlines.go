@@ -224,8 +224,8 @@ func (q *QP) probeTail(now rdma.Time) {
 	r.arm(now)
 }
 
-// endAckDelay ends the delay of acknowledgements if something waits for them: a local request at the
-// cursor, or the transition to SQD.
+// endAckDelay ends the delay of acknowledgements if something waits for them: a local request at
+// the cursor, or the transition to SQD.
 func (q *QP) endAckDelay(now rdma.Time) {
 	r := &q.req
 	if r.ackDelayed() && r.expireAt != 0 &&

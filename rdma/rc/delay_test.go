@@ -42,7 +42,8 @@ func settle(p *pair, s *side) {
 	p.poll(p.s[1])
 }
 
-// TestDelayAck: one of delayedMax+1 messages requests an acknowledgement, and its ACK completes all.
+// TestDelayAck: one of delayedMax+1 messages requests an acknowledgement, and its ACK completes
+// all.
 func TestDelayAck(t *testing.T) {
 	p, s := measured(t)
 	asked := 0
@@ -183,8 +184,8 @@ func TestEndAckDelay(t *testing.T) {
 	}
 }
 
-// TestEndAckDelayBehind: a local request does not wait for the timer either if the last acknowledgement
-// that was requested is not for the last message.
+// TestEndAckDelayBehind: a local request does not wait for the timer either if the last
+// acknowledgement that was requested is not for the last message.
 func TestEndAckDelayBehind(t *testing.T) {
 	p, s := measured(t)
 	urgent := delayed(1, s)

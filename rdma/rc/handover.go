@@ -15,10 +15,9 @@ func (q *QP) Quiescent() bool {
 }
 
 // Snapshot is the state of a quiescent QP, from which another process can continue. It does not
-// have the answered READs and atomics: their memory is not handed over, so a late duplicate of
-// them gets no response.
-// The window of the network, the round-trip times and the repeated NAKs are estimates: without them the
-// connection is slower at first, and still correct.
+// have the answered READs and atomics: their memory is not handed over, so a late duplicate of them
+// gets no response. The window of the network, the round-trip times and the repeated NAKs are
+// estimates: without them the connection is slower at first, and still correct.
 type Snapshot struct {
 	Attr     rdma.QPAttr
 	Next     wire.PSN // of our next request

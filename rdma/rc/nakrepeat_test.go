@@ -251,8 +251,8 @@ func TestPeerStopped(t *testing.T) {
 	}
 }
 
-// TestNoRepeats: a NAK is not repeated if it is an RNR NAK, if a guessed PSN far ahead has caused it, or if the
-// round trip is longer than the interval of repetition.
+// TestNoRepeats: a NAK is not repeated if it is an RNR NAK, if a guessed PSN far ahead has caused
+// it, or if the round trip is longer than the interval of repetition.
 func TestNoRepeats(t *testing.T) {
 	t.Run("not ready", func(t *testing.T) {
 		w := newRepeatWorld(t, 1, 0)

@@ -11,7 +11,8 @@ import (
 // message then shows before its end.
 const ackInterval = 32
 
-// delayedMax is the number of messages between two with AckReq, if their completions are not urgent.
+// delayedMax is the number of messages between two with AckReq, if their completions are not
+// urgent.
 const delayedMax = 15
 
 // requester is the sending half: a cursor over the send queue.

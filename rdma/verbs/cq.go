@@ -29,7 +29,6 @@ type cq struct {
 	l       *loop
 	cq      *C.struct_ibv_cq
 	cookie  uint64
-	depth   int // that the user asked for
 	cqe     int // entries of the device's queue
 	needs   int // most requests of the queue pairs at once
 	manual  bool
@@ -58,7 +57,7 @@ func (d *Device) CreateCQ(lp rdma.Loop, o rdma.CQOptions) (rdma.CQ, error) {
 		return nil, fmt.Errorf("%w: a completion queue of %d entries; the most of %s is %d", rdma.ErrInvalidWR, o.Depth,
 			d.name, d.limits.CQEs)
 	}
-	c := &cq{l: l, depth: o.Depth, manual: o.Armed, onEvent: o.OnEvent}
+	c := &cq{l: l, manual: o.Armed, onEvent: o.OnEvent}
 	c.cookie = newCookie(c)
 	n := max(o.Depth, completionsMin)
 	if d.quirks.fixedCQs {
@@ -209,7 +208,6 @@ func (c *cq) Resize(depth int) error {
 			return err
 		}
 	}
-	c.depth = depth
 	return nil
 }
 

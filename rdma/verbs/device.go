@@ -150,7 +150,7 @@ func (d *Device) open() error {
 		return err
 	}
 	d.numa = numaNode(d.name)
-	if d.hca, err = shareHCA(d.ctx, d.quirks.siw, d.log); err != nil {
+	if d.hca, err = shareHCA(d.ctx, d.quirks.siw); err != nil {
 		return err
 	}
 	// It makes completion queues, so it comes after the first queue of siw (occupy).

@@ -8,7 +8,6 @@ import "C"
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -32,7 +31,6 @@ type hca struct {
 	raw  syscall.RawConn
 	stop atomic.Bool
 	done chan struct{} // closed when the goroutine has ended
-	log  *slog.Logger
 
 	users int
 	dead  bool // the device was removed, and the context has no descriptor any more
@@ -57,7 +55,7 @@ func devicesOf(ctx *C.struct_ibv_context, f func(*Device)) {
 var errStale = errors.New("verbs: the device was removed")
 
 // shareHCA returns the hca of a context, and makes it for the first user.
-func shareHCA(ctx *C.struct_ibv_context, siw bool, log *slog.Logger) (*hca, error) {
+func shareHCA(ctx *C.struct_ibv_context, siw bool) (*hca, error) {
 	libraries.Lock()
 	defer libraries.Unlock()
 	if h := libraries.hcas[ctx]; h != nil {
@@ -74,7 +72,7 @@ func shareHCA(ctx *C.struct_ibv_context, siw bool, log *slog.Logger) (*hca, erro
 	if err != nil {
 		return nil, fmt.Errorf("verbs: watching the events of the device: %w", err)
 	}
-	h := &hca{ctx: ctx, users: 1, file: os.NewFile(uintptr(fd), "async events"), done: make(chan struct{}), log: log}
+	h := &hca{ctx: ctx, users: 1, file: os.NewFile(uintptr(fd), "async events"), done: make(chan struct{})}
 	if h.raw, err = h.file.SyscallConn(); err == nil && siw {
 		err = h.occupy()
 	}

@@ -14,8 +14,8 @@ type BackwardFunc = func(msg []byte, reply func(msg []byte))
 
 type backwardKey struct{}
 
-// WithBackward makes Dial functions make a connection whose server can call the client by f. A nil f
-// changes nothing.
+// WithBackward makes Dial functions make a connection whose server can call the client by f. A nil
+// f changes nothing.
 func WithBackward(ctx context.Context, f BackwardFunc) context.Context {
 	if f == nil {
 		return ctx

@@ -22,10 +22,10 @@ import (
 //     the client has not acknowledged the reply. A client that has its reply does not send the call
 //     again.
 //
-// A call can also arrive after its retransmission: over TCP both are in the sockets of a server that
-// stood still, and nothing orders two sockets. Such a call is on a connection that is older than the
-// cached call's, and has ended. It is dropped. If its connection has not ended, it is a call of another
-// process.
+// A call can also arrive after its retransmission: over TCP both are in the sockets of a server
+// that stood still, and nothing orders two sockets. Such a call is on a connection that is older
+// than the cached call's, and has ended. It is dropped. If its connection has not ended, it is a
+// call of another process.
 //
 // An entry lives for as long as a client retransmits, counted from the last arrival of the call:
 //

@@ -168,9 +168,9 @@ func TestSettler(t *testing.T) {
 	}
 }
 
-// TestOvertaken: a call that arrives after its retransmission, because the server stood still, is not
-// executed. It is dropped, as its connection has ended. The call of another process, whose connection
-// has not ended, is executed.
+// TestOvertaken: a call that arrives after its retransmission, because the server stood still, is
+// not executed. It is dropped, as its connection has ended. The call of another process, whose
+// connection has not ended, is executed.
 func TestOvertaken(t *testing.T) {
 	for _, ack := range []bool{false, true} {
 		for _, ended := range []bool{false, true} {

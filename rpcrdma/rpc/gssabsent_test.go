@@ -72,7 +72,8 @@ func TestGSSDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// FuzzGSS changes calls of a server with RPCSEC_GSS. Nothing that is not signed reaches a procedure.
+// FuzzGSS changes calls of a server with RPCSEC_GSS. Nothing that is not signed reaches a
+// procedure.
 func FuzzGSS(f *testing.F) {
 	key := gss.Key{Type: gss.AES128SHA256, Value: bytes.Repeat([]byte{7}, 16)}
 	client, err := gss.NewContext(key, gss.Role{})
@@ -206,8 +207,8 @@ func serverContext(t *testing.T) *gss.Context {
 	return c
 }
 
-// TestSecuredUsers: each user has a context, a user without credentials keeps nobody else waiting, and
-// the contexts that are remembered are bounded.
+// TestSecuredUsers: each user has a context, a user without credentials keeps nobody else waiting,
+// and the contexts that are remembered are bounded.
 func TestSecuredUsers(t *testing.T) {
 	r := newGSSRig(t)
 	begun := map[uint32]int{}

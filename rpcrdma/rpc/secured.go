@@ -36,8 +36,8 @@ type Secured struct {
 	users map[uint32]*securedUser
 }
 
-// Initiate begins the establishment of a context for a user of this host. An error that is no end of
-// ctx counts as a lack of permission (fs.ErrPermission).
+// Initiate begins the establishment of a context for a user of this host. An error that is no end
+// of ctx counts as a lack of permission (fs.ErrPermission).
 type Initiate func(ctx context.Context, uid uint32) (Initiation, error)
 
 // securedUsers bounds the users whose contexts a connection remembers.
@@ -51,8 +51,8 @@ func NewSecured(c Client, service gss.Service, initiate Initiate) *Secured {
 	return &Secured{Client: c, service: service, initiate: initiate, users: make(map[uint32]*securedUser)}
 }
 
-// user returns the entry of the user of a request. Beyond securedUsers it forgets another one, whose
-// next call establishes a context again.
+// user returns the entry of the user of a request. Beyond securedUsers it forgets another one,
+// whose next call establishes a context again.
 func (s *Secured) user(r *Request) (u *securedUser, uid uint32) {
 	if r.Cred != nil {
 		uid = r.Cred.UID

@@ -83,8 +83,8 @@ func (g *gateway) fs(version client.Version, transport string) *client.FS {
 	return fs
 }
 
-// TestGateways: what is written through one gateway is read through another one, and after the first was
-// killed. Versions 3 and 4.2, over RDMA and TCP.
+// TestGateways: what is written through one gateway is read through another one, and after the
+// first was killed. Versions 3 and 4.2, over RDMA and TCP.
 func TestGateways(t *testing.T) {
 	if os.Getenv("RSTORED_CEPH") == "" {
 		t.Skip("RSTORED_CEPH is not set: there is no cluster (make test-ceph)")

@@ -1,6 +1,6 @@
-// Command plots draws what the simulator says about congestion: goodput against the loss
-// rate, the round trip and the number of connections, beside going back N with a window
-// that stays as large as it may be. docs/transport.md shows the pictures. It also draws the model of
+// Command plots draws what the simulator says about congestion: goodput against the loss rate, the
+// round trip and the number of connections, beside going back N with a window that stays as large
+// as it may be. docs/transport.md shows the pictures. It also draws the model of
 // docs/performance.md. make plots makes them again.
 package main
 
@@ -19,7 +19,7 @@ import (
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/sim"
-	"github.com/rstored/rstored/rdma/sim/flows"
+	"github.com/rstored/rstored/test/plots/flows"
 )
 
 const (

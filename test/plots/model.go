@@ -40,8 +40,8 @@ func unmerged(bits float64, mtu int) float64 {
 	return soft(bits, mtu, writeCost) + packets(bits, mtu)*onePacket[mtu]
 }
 
-// drawModel draws the cores of a server against the rate of the line, for path MTUs in software, for
-// TCP, and for a card that does the RDMA.
+// drawModel draws the cores of a server against the rate of the line, for path MTUs in software,
+// for TCP, and for a card that does the RDMA.
 func drawModel(dir string) error {
 	c := frame("Cores of a server for calls of 1 MiB (estimate)", "Gb/s of the line")
 	c.YAxis.Name, c.YAxis.Range, c.YAxis.Ticks = "cores", &chart.ContinuousRange{Min: -2, Max: 2}, nil

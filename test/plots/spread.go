@@ -3,7 +3,7 @@ package main
 import (
 	"slices"
 
-	"github.com/rstored/rstored/rdma/sim/flows"
+	"github.com/rstored/rstored/test/plots/flows"
 )
 
 // spread is the bytes of each flow as multiples of an even share, least first.

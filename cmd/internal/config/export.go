@@ -262,8 +262,8 @@ func (c *Client) Anon() (uid, gid uint32) {
 //
 //	PATH[=PSEUDO][(OPTION,...)] [CLIENT[(OPTION,...)]]...
 //
-// as in exports(5): fields are separated by blanks, and a blank in a path is
-// written \040. "memory:NAME" as PATH makes a memory export, "ceph:FSNAME/dir" one of CephFS. Options after PATH
+// as in exports(5): fields are separated by blanks, and a blank in a path is written \040.
+// "memory:NAME" as PATH makes a memory export, "ceph:FSNAME/dir" one of CephFS. Options after PATH
 // hold for the clients that follow, and for the server's own host if none does.
 func ParseExport(s string) (Export, error) { return parseExport(s, RootSquash) }
 

@@ -291,7 +291,8 @@ type Memory struct {
 	Share    int `json:"share"`    // credits of each connection when memory is short
 }
 
-// ProcessMemory is the memory of the process as the kernel counts it (proc_pid_status(5)), in bytes.
+// ProcessMemory is the memory of the process as the kernel counts it (proc_pid_status(5)), in
+// bytes.
 type ProcessMemory struct {
 	Resident int64 `json:"resident"` // RSS, as top and ps show it
 	Own      int64 `json:"own"`      // of Resident, what the kernel can only swap out

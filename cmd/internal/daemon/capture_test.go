@@ -99,8 +99,8 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// TestCaptureOfAll: without the name of a device, packets of all devices in user space are recorded,
-// as a host has several addresses.
+// TestCaptureOfAll: without the name of a device, packets of all devices in user space are
+// recorded, as a host has several addresses.
 func TestCaptureOfAll(t *testing.T) {
 	cfg := testConfig(t, t.TempDir()+"=/a")
 	cfg.TCPListen, cfg.RDMAListen = nil, nil

@@ -16,8 +16,8 @@ import (
 )
 
 // TestDegraded: a start serves what can be served. A directory that is missing, and addresses of
-// TCP and UDP that others have, are in the status and in the answers of the ops port, and are served
-// when they are there.
+// TCP and UDP that others have, are in the status and in the answers of the ops port, and are
+// served when they are there.
 func TestDegraded(t *testing.T) {
 	dir := t.TempDir()
 	missing := filepath.Join(dir, "late")

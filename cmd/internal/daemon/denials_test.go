@@ -53,8 +53,8 @@ func TestDenialsAreSaid(t *testing.T) {
 	}
 }
 
-// TestVersionIsSaid: a client that asks for a version of NFS which is not served is listed with that
-// version, whether the program, its version or the minor version is missing.
+// TestVersionIsSaid: a client that asks for a version of NFS which is not served is listed with
+// that version, whether the program, its version or the minor version is missing.
 func TestVersionIsSaid(t *testing.T) {
 	for _, c := range []struct {
 		serves string

@@ -12,8 +12,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/upgrade"
 )
 
-// components are what an upgrade hands over, in the order in which each stage freezes them. Thaw goes
-// the other way. The state directory comes after the components that write to it.
+// components are what an upgrade hands over, in the order in which each stage freezes them. Thaw
+// goes the other way. The state directory comes after the components that write to it.
 func (d *Daemon) components() []upgrade.Component {
 	return []upgrade.Component{d.ports, d.Service, d.ExportSet, d.state, d.sockets, controlSocket{d.listener}}
 }

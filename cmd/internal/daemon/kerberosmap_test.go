@@ -12,9 +12,9 @@ import (
 	"github.com/rstored/rstored/nfs/krb5/krbtest"
 )
 
-// TestKerberosMapping: the user who creates a file is the one that the principal is mapped to: by the
-// realm, by rules of krb5.conf, by the table. Machines are the anonymous user, unless a rule says
-// otherwise; root is squashed.
+// TestKerberosMapping: the user who creates a file is the one that the principal is mapped to: by
+// the realm, by rules of krb5.conf, by the table. Machines are the anonymous user, unless a rule
+// says otherwise; root is squashed.
 func TestKerberosMapping(t *testing.T) {
 	dir := t.TempDir()
 	k := newKerberized(t, dir+"=/e(rw,sec=krb5,insecure,anonuid=33)")

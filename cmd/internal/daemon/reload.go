@@ -65,8 +65,8 @@ func (d *Daemon) reload() error {
 	return nil
 }
 
-// mountsChanged brings the exports that depend on mounts in line with them, and those that could not
-// be opened.
+// mountsChanged brings the exports that depend on mounts in line with them, and those that could
+// not be opened.
 func (d *Daemon) mountsChanged() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -44,8 +44,8 @@ func subvolume(t *testing.T) string {
 	return filepath.Join(top, "data")
 }
 
-// TestSnapshots: clients of both versions find a snapshot read-only, as it was, in a file system of its
-// own, and cannot move it away. A removed one is forgotten.
+// TestSnapshots: clients of both versions find a snapshot read-only, as it was, in a file system of
+// its own, and cannot move it away. A removed one is forgotten.
 func TestSnapshots(t *testing.T) {
 	dir := subvolume(t)
 	write := func(text string) {
@@ -174,8 +174,8 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-// restored copies a large file out of the snapshot "one", in which it is new, within the server: the
-// copy shares the blocks of the snapshot.
+// restored copies a large file out of the snapshot "one", in which it is new, within the server:
+// the copy shares the blocks of the snapshot.
 func restored(t *testing.T, dir string, c *client.Client) {
 	t.Helper()
 	const size = 32 << 20

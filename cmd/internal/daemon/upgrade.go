@@ -17,11 +17,12 @@ import (
 )
 
 // This file runs an upgrade of the old process. The protocol between the two processes is in
-// cmd/internal/upgrade, the order of the components in handover.go, and the stages in upgrade.Freezer.
+// cmd/internal/upgrade, the order of the components in handover.go, and the stages in
+// upgrade.Freezer.
 //
 // What happens on failure depends on the word go. Before it every failure kills the new process and
-// thaws the components, the last stage first; the old process continues, and its state has not changed.
-// After it the old process never serves again (abandon).
+// thaws the components, the last stage first; the old process continues, and its state has not
+// changed. After it the old process never serves again (abandon).
 
 // errUpgrading is returned while another reload or upgrade is under way.
 var errUpgrading = errors.New("a reload or an upgrade is under way")

@@ -59,9 +59,9 @@ func (s *Sources) mergeExports(configured []config.Export) []control.Export {
 	return out
 }
 
-// rootOf is the index of the export that is also at "/", or -1: the one that the setting names. Without
-// the setting it is the export that has been there, as long as it is exported, and else the first
-// one, unless that is from a table. So an export that is added does not move "/".
+// rootOf is the index of the export that is also at "/", or -1: the one that the setting names.
+// Without the setting it is the export that has been there, as long as it is exported, and else the
+// first one, unless that is from a table. So an export that is added does not move "/".
 func (s *Sources) rootOf(list []control.Export) int {
 	if name := s.Config.Root; name != "" {
 		return slices.IndexFunc(list, func(e control.Export) bool { return e.Pseudo == name || e.Path == name })

@@ -12,8 +12,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// SnapshotDir is the directory of an export that has its snapshots. Each is a subvolume of btrfs, or
-// a mount.
+// SnapshotDir is the directory of an export that has its snapshots. Each is a subvolume of btrfs,
+// or a mount.
 const SnapshotDir = ".snapshots"
 
 // snapshotsMax bounds the snapshots of one export that are served: the last ones by name.
@@ -46,8 +46,8 @@ func IsSubvolume(dir string) bool {
 	return ok && st.IsDir() && sys.Ino == subvolumeIno
 }
 
-// MountOf returns the mount that a directory is in: of the ones with the longest path the last. ok is
-// false if the mounts are not known.
+// MountOf returns the mount that a directory is in: of the ones with the longest path the last. ok
+// is false if the mounts are not known.
 func MountOf(dir string, mounts []Mount) (m Mount, ok bool) {
 	for _, o := range mounts {
 		_, below := Within(o.At, dir)
@@ -58,8 +58,9 @@ func MountOf(dir string, mounts []Mount) (m Mount, ok bool) {
 	return m, ok
 }
 
-// Snapshots returns the names of the snapshots in the SnapshotDir of a directory, sorted. Only btrfs is
-// asked, because the file system could be one that does not answer. Hidden names are no snapshots.
+// Snapshots returns the names of the snapshots in the SnapshotDir of a directory, sorted. Only
+// btrfs is asked, because the file system could be one that does not answer. Hidden names are no
+// snapshots.
 func Snapshots(dir string, mounts []Mount, subvolumes func(dir string) []string) (names []string) {
 	at := path.Join(dir, SnapshotDir)
 	for _, m := range mounts {
@@ -77,9 +78,9 @@ func Snapshots(dir string, mounts []Mount, subvolumes func(dir string) []string)
 // Btrfs is the kind of a mount of that file system.
 const Btrfs = "btrfs"
 
-// snapshotsBelow returns an export for each snapshot of an export, and one for the directory with them.
-// All are read-only, each is a file system of its own for clients, as the numbers of files in them
-// are those of the original, and otherwise they have the rules of the export.
+// snapshotsBelow returns an export for each snapshot of an export, and one for the directory with
+// them. All are read-only, each is a file system of its own for clients, as the numbers of files in
+// them are those of the original, and otherwise they have the rules of the export.
 func snapshotsBelow(list []control.Export, mounts []Mount, subvolumes func(string) []string) (out []control.Export) {
 	if subvolumes == nil {
 		return nil

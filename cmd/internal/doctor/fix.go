@@ -49,7 +49,8 @@ type Fixer struct {
 }
 
 // Fix shows the remedy of each finding that has one, asks before each step, and runs it. Steps that
-// follow one that was refused or failed are left out. It returns how many were done, and what failed.
+// follow one that was refused or failed are left out. It returns how many were done, and what
+// failed.
 func (x *Fixer) Fix(ctx context.Context, r Report) (done int, err error) {
 	answers := bufio.NewReader(x.In)
 	asked := make(map[string]bool) // steps, and whether they were done: several findings can have one remedy

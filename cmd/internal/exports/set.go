@@ -325,8 +325,8 @@ func (s *Set) retire(e *Export, gone bool) {
 	}()
 }
 
-// removedSnapshot reports whether an export is a snapshot that is gone for good: the export that it was
-// made of is still served.
+// removedSnapshot reports whether an export is a snapshot that is gone for good: the export that it
+// was made of is still served.
 func (s *Set) removedSnapshot(e *Export, next []*Export) bool {
 	return e.Origin == control.OriginSnapshot && slices.ContainsFunc(next, func(o *Export) bool {
 		_, in := desired.Within(o.Path, e.Path)
@@ -336,7 +336,7 @@ func (s *Set) removedSnapshot(e *Export, next []*Export) bool {
 
 // NFS is the export as the protocol layer knows it; xprtsec is for rules that do not say it.
 func (e *Export) NFS(pseudo string, xprtsec []string) *nfs.Export {
-	x := &nfs.Export{ID: e.ID, Path: e.Path, Pseudo: pseudo, ReadOnly: e.ReadOnly, Async: e.Async, FS: e.store}
+	x := &nfs.Export{ID: e.ID, Path: e.Path, Pseudo: pseudo, ReadOnly: e.ReadOnly, FS: e.store}
 	x.HostLocks = e.Type == config.TypePosix && (e.HostLocks == nil || *e.HostLocks)
 	for _, p := range e.PKeys {
 		k, _ := config.ParsePKey(p) // it was normalized

@@ -1,6 +1,6 @@
 // Package filecmd has the commands of rstorectl that work on files by URL, and the bridge: ls, cat,
-// stat, df, quota, mkdir, rm, mv, put, get and cp. The last three are one copy between two trees, each of
-// them local or remote.
+// stat, df, quota, mkdir, rm, mv, put, get and cp. The last three are one copy between two trees,
+// each of them local or remote.
 package filecmd
 
 import (

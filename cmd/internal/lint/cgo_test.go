@@ -27,8 +27,8 @@ func usesC(t *testing.T, tags string, programs ...string) []string {
 	return strings.Fields(string(out))
 }
 
-// TestPureGo: the programs are Go alone, and one package brings C into each of the builds for RDMA devices and
-// for CephFS.
+// TestPureGo: the programs are Go alone, and one package brings C into each of the builds for RDMA
+// devices and for CephFS.
 func TestPureGo(t *testing.T) {
 	programs := []string{"./cmd/rstored", "./cmd/rstorectl", "./deploy/csi"}
 	if got := usesC(t, "", programs...); len(got) != 0 {

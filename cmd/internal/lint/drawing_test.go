@@ -68,8 +68,8 @@ func TestDrawing(t *testing.T) {
 	}
 }
 
-// TestPackages: every package has a row in the table of packages, its own or that of a package above it
-// which serves tests, and every row is of a package.
+// TestPackages: every package has a row in the table of packages, its own or that of a package
+// above it which serves tests, and every row is of a package.
 func TestPackages(t *testing.T) {
 	rows := make(map[string]bool)
 	name := regexp.MustCompile("`([^`]+)`")

@@ -148,8 +148,8 @@ func mountsCommand(g *cli.Globals) *cobra.Command {
 }
 
 // repeat calls report with what list returns, with what list returned the time before, and with the
-// time in between. It does so once, or every interval until ctx ends or count reports of a difference
-// were made.
+// time in between. It does so once, or every interval until ctx ends or count reports of a
+// difference were made.
 func repeat(ctx context.Context, interval time.Duration, count int, list func() ([]Mount, error),
 	report func(before, all []Mount, took time.Duration) error,
 ) error {

@@ -14,8 +14,8 @@ import (
 )
 
 // Bounds of a feed. A request within feedStep of the last sample gets that sample, so that many
-// viewers cost no more than one. Moments are retained for feedHistory, those older than feedFine one
-// for each feedCoarse.
+// viewers cost no more than one. Moments are retained for feedHistory, those older than feedFine
+// one for each feedCoarse.
 const (
 	feedStep    = 900 * time.Millisecond
 	feedFine    = 5 * time.Minute
@@ -34,9 +34,9 @@ type Source struct {
 	Slow    func() []control.SlowCall // the slowest first
 }
 
-// Feed is what the page shows: the present state, and a few numbers of the last hour. Tick makes the
-// history while nobody looks; while a page is open, its requests make samples in between. A Feed may
-// be used from any goroutine.
+// Feed is what the page shows: the present state, and a few numbers of the last hour. Tick makes
+// the history while nobody looks; while a page is open, its requests make samples in between. A
+// Feed may be used from any goroutine.
 type Feed struct {
 	src Source
 	now func() time.Time

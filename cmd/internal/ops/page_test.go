@@ -109,8 +109,8 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-// TestFeedTicks: while nobody looks there is a moment for each tick, without latency where there was
-// no call.
+// TestFeedTicks: while nobody looks there is a moment for each tick, without latency where there
+// was no call.
 func TestFeedTicks(t *testing.T) {
 	f := newFeeder()
 	calls := f.src.Sample

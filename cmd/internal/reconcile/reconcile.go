@@ -62,8 +62,8 @@ func (r *Reconciler) ApplyExports(atStart bool) error {
 	return errors.Join(failed...)
 }
 
-// SnapshotsChanged reports whether the host has other snapshots of exports than are served. It needs no
-// lock.
+// SnapshotsChanged reports whether the host has other snapshots of exports than are served. It
+// needs no lock.
 func (r *Reconciler) SnapshotsChanged() bool {
 	var served, there []string
 	for _, e := range r.Service.ExportSet.All() {

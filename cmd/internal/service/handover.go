@@ -38,8 +38,8 @@ func (s *Service) freezeCallbacks() (thaw func() error) {
 	})
 }
 
-// Snapshot implements upgrade.Component. The state of version 4 names the connections by which clients
-// can be called by numbers: their places in the list of peers, from 1.
+// Snapshot implements upgrade.Component. The state of version 4 names the connections by which
+// clients can be called by numbers: their places in the list of peers, from 1.
 func (s *Service) Snapshot(p *upgrade.Parts) {
 	for _, x := range []struct {
 		part     string

@@ -183,8 +183,8 @@ func New(c Config) (*Service, error) {
 	return s, nil
 }
 
-// unserved is rpc.ServerConfig.Unserved: it notes clients that ask for a version of NFS which is not
-// among the setting nfs_versions.
+// unserved is rpc.ServerConfig.Unserved: it notes clients that ask for a version of NFS which is
+// not among the setting nfs_versions.
 func (s *Service) unserved(p *rpc.Peer, prog, vers uint32) {
 	switch {
 	case prog == nfs3.Program && vers >= 2 && vers <= nfs4.Version, // others are probes, as of rpcinfo

@@ -25,7 +25,8 @@ import (
 
 var errUpgrade = errors.New("an upgrade is under way")
 
-// newService makes a service of the state in a directory. While busy is true an upgrade is under way.
+// newService makes a service of the state in a directory. While busy is true an upgrade is under
+// way.
 func newService(t *testing.T, dir string, busy *bool, versions ...string) (s *Service, stop func()) {
 	t.Helper()
 	log, err := telemetry.NewLog("error", config.LogConsole)
@@ -136,7 +137,8 @@ func TestGraceAfterARestart(t *testing.T) {
 	}
 }
 
-// TestOldReplies: a journal of replies whose format is of an earlier version is put aside, not read.
+// TestOldReplies: a journal of replies whose format is of an earlier version is put aside, not
+// read.
 func TestOldReplies(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, oldRepliesName), []byte("old"), 0o600); err != nil {

@@ -137,8 +137,8 @@ func (l *thinLVM) mountName(name string) error {
 	return l.mountAt(l.run, name, "-t", l.fstype, "-o", options, "/dev/"+l.vg+"/"+l.lv+infix+name)
 }
 
-// parseList reads lines with a name and a time in seconds since 1970. Names without the prefix are of
-// others.
+// parseList reads lines with a name and a time in seconds since 1970. Names without the prefix are
+// of others.
 func parseList(out, sep, prefix string) (list []Snapshot, err error) {
 	for line := range strings.Lines(out) {
 		name, made, _ := strings.Cut(strings.TrimSpace(line), sep)
@@ -165,7 +165,8 @@ func (v *volume) mountAt(run runner, name string, args ...string) error {
 	return err
 }
 
-// unmount undoes mountAt, also in part. The server may have files of it open, so the mount is detached.
+// unmount undoes mountAt, also in part. The server may have files of it open, so the mount is
+// detached.
 func (v *volume) unmount(run runner, name string) error {
 	dir := filepath.Join(v.at(), name)
 	if mounted(dir) {

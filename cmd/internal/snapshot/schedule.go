@@ -109,8 +109,8 @@ func (s Schedule) due(list []Snapshot, now time.Time) bool {
 	return false
 }
 
-// expired returns the names of the snapshots that the schedule does not keep. The list begins with the
-// oldest.
+// expired returns the names of the snapshots that the schedule does not keep. The list begins with
+// the oldest.
 func (s Schedule) expired(list []Snapshot) (out []string) {
 	list = scheduled(list)
 	keep := make(map[string]bool)
@@ -179,8 +179,8 @@ func (v *Volume) SetSchedule(s Schedule) error {
 	return os.Rename(part, name)
 }
 
-// Run makes the snapshot that is due, removes those that the schedule does not keep, and mounts what
-// is not mounted. It returns the names of what it made and removed, also with an error.
+// Run makes the snapshot that is due, removes those that the schedule does not keep, and mounts
+// what is not mounted. It returns the names of what it made and removed, also with an error.
 func (v *Volume) Run(now time.Time) (made, removed []string, err error) {
 	s, err := v.Schedule()
 	if err != nil {

@@ -25,8 +25,8 @@ func at(t *testing.T, s string) time.Time {
 
 func auto(t time.Time) Snapshot { return Snapshot{Name: autoPrefix + Stamp(t), Made: t} }
 
-// TestSchedule: a month of runs every ten minutes leaves the last snapshot of each hour, day, week and
-// month, as many as are asked for, and those of people.
+// TestSchedule: a month of runs every ten minutes leaves the last snapshot of each hour, day, week
+// and month, as many as are asked for, and those of people.
 func TestSchedule(t *testing.T) {
 	s := Schedule{Hourly: 3, Daily: 2, Weekly: 2, Monthly: 2}
 	begin := at(t, "2026-01-20 00:05")

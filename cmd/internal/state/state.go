@@ -272,8 +272,8 @@ func (s *Store) ExportID(e *config.Export) (uint32, error) {
 	return id, err
 }
 
-// ForgetExport removes what is recorded of an export whose data is gone for good. Its number is given
-// to no other export. The caller removes ExportDir.
+// ForgetExport removes what is recorded of an export whose data is gone for good. Its number is
+// given to no other export. The caller removes ExportDir.
 func (s *Store) ForgetExport(e *config.Export, id uint32) error {
 	return s.update(func(c *contents) {
 		if key := exportKey(e); c.IDs[key] == id {

@@ -91,8 +91,8 @@ func consoleEncoder(enc zapcore.EncoderConfig) zapcore.Encoder {
 	return zapcore.NewConsoleEncoder(enc)
 }
 
-// Library is the logger of a package whose messages can be about single packets or connections. Lines
-// with the same message are sampled.
+// Library is the logger of a package whose messages can be about single packets or connections.
+// Lines with the same message are sampled.
 func (l *Log) Library(name string) *zap.Logger { return zap.New(l.sampled).Named(name) }
 
 // Slog is Library for a public package, which takes a *slog.Logger because it imports the standard

@@ -39,7 +39,8 @@ func (n *Notifier) Stopping() error { return n.send("STOPPING=1", "STATUS=draini
 // Status is a line for status displays.
 func (n *Notifier) Status(status string) error { return n.send("STATUS=" + status) }
 
-// Starting is Status for a start that goes on: the manager waits at least this much longer for Ready.
+// Starting is Status for a start that goes on: the manager waits at least this much longer for
+// Ready.
 func (n *Notifier) Starting(status string, wait time.Duration) error {
 	return n.send("STATUS="+status, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", wait.Microseconds()))
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/rstored/rstored/cmd/internal/handover"
 )
 
-// Component is a part of the server whose state an upgrade hands over. The old process freezes its components
-// stage by stage, all components at one stage before any component at the next, and then takes a snapshot of
-// each. The new process restores a component when it makes it: the component takes its parts from the
-// Predecessor, and registers with Predecessor.WhenServing what must not happen before the old
-// process has sent go.
+// Component is a part of the server whose state an upgrade hands over. The old process freezes its
+// components stage by stage, all components at one stage before any component at the next, and then
+// takes a snapshot of each. The new process restores a component when it makes it: the component
+// takes its parts from the Predecessor, and registers with Predecessor.WhenServing what must not
+// happen before the old process has sent go.
 type Component interface {
-	// Freeze brings the component to a stage. thaw undoes it if the upgrade fails. Both results are nil
-	// for a stage that means nothing to the component.
+	// Freeze brings the component to a stage. thaw undoes it if the upgrade fails. Both results are
+	// nil for a stage that means nothing to the component.
 	Freeze(Stage) (thaw func() error, err error)
 	// Snapshot adds the component's parts. The component is frozen at every stage.
 	Snapshot(*Parts)
@@ -37,8 +37,8 @@ const (
 	stages
 )
 
-// ErrBusy is returned by Component.Freeze at Loops: the component has taken the stage back, and can reach it
-// when the calls in progress have ended.
+// ErrBusy is returned by Component.Freeze at Loops: the component has taken the stage back, and can
+// reach it when the calls in progress have ended.
 var ErrBusy = errors.New("clients are in the middle of messages")
 
 // Work is what must end before the loops can stop.
@@ -54,7 +54,8 @@ type Work struct {
 type Times struct {
 	// Prepare is for the new process until it is ready, while the old one serves.
 	Prepare time.Duration
-	// Drain is for the calls in progress, Drop for the end of connections that still wait for their client.
+	// Drain is for the calls in progress, Drop for the end of connections that still wait for their
+	// client.
 	Drain, Drop time.Duration
 	// Restore is for the new process from the first part until it has reported "restored". It
 	// bounds the pause of an upgrade that fails.

@@ -14,6 +14,6 @@
 // service as after a crash. So the two never serve at once.
 //
 // Successor is the new process, in the old one (successor.go). Predecessor is the old process, in
-// the new one (predecessor.go). Component and Freezer are in the old process (component.go). The package does
-// not know what the parts contain.
+// the new one (predecessor.go). Component and Freezer are in the old process (component.go). The
+// package does not know what the parts contain.
 package upgrade

@@ -107,8 +107,8 @@ func (s *Successor) Prepare(within time.Duration, say Hello) (got Restored, err 
 // PID is the number of the process.
 func (s *Successor) PID() int { return s.cmd.Process.Pid }
 
-// HandOver sends the parts of components that stand still, and returns when the process has restored
-// them.
+// HandOver sends the parts of components that stand still, and returns when the process has
+// restored them.
 func (s *Successor) HandOver(components []Component, within time.Duration) (got Restored, err error) {
 	if err := s.conn.SetDeadline(time.Now().Add(within)); err != nil {
 		return got, err

@@ -50,9 +50,9 @@ func conf() (*config.Config, error) {
 }
 
 // FromCache uses the tickets in a credential cache, as the variable KRB5CCNAME names it: a path,
-// FILE:path, DIR:path, KEYRING:persistent:UID or KCM:. Empty means what the variable says, or else the
-// best cache of the user of this process, see Users. The cache is read again for each context, so
-// that a new ticket is used.
+// FILE:path, DIR:path, KEYRING:persistent:UID or KCM:. Empty means what the variable says, or else
+// the best cache of the user of this process, see Users. The cache is read again for each context,
+// so that a new ticket is used.
 func FromCache(name string) (*Creds, error) {
 	if name == "" {
 		name = os.Getenv("KRB5CCNAME")

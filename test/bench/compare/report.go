@@ -61,7 +61,8 @@ func (h *Host) Describe(disk string) {
 	}
 }
 
-// ProcessorName is the name of this host's processor with its family and model: hypervisors call many the same.
+// ProcessorName is the name of this host's processor with its family and model: hypervisors call
+// many the same.
 func ProcessorName() string {
 	b, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {

@@ -27,8 +27,8 @@ const (
 )
 
 // copies is an experiment that copies what, "large" or "tree", to a server or back to this host: by
-// rstorectl, or by libnfs's nfs-cp, a process for each file, whose directories are there before. The
-// other end of each copy is in memory too. What arrives is compared with what was sent.
+// rstorectl, or by libnfs's nfs-cp, a process for each file, whose directories are there before.
+// The other end of each copy is in memory too. What arrives is compared with what was sent.
 func copies(name, what string, out bool) experiment {
 	return experiment{name: name, run: func(ctx context.Context, m *measurer, v compare.Variant) (s compare.Sample,
 		err error,
