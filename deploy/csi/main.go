@@ -1,7 +1,7 @@
 // Command rstored-csi is the driver of the Container Storage Interface for rstored: volumes are
 // directories below an export. The same program is the plugin of the controller, which makes and
 // removes directories by NFS of its own, and of the nodes, which mount them with the kernel's
-// client.
+// client, or with rstorectl by FUSE.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -37,11 +38,18 @@ var version string
 func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	flags := pflag.NewFlagSet("rstored-csi", pflag.ContinueOnError)
 	flags.SetOutput(out)
-	cfg := driver.Config{Version: version, Mounter: driver.Kernel{}}
+	cfg := driver.Config{Version: version}
 	flags.StringVar(&cfg.Endpoint, "endpoint", "unix:///csi/csi.sock", "Unix socket to listen on")
 	flags.StringVar(&cfg.NodeID, "node-id", "", "name of this node; default: that of the host")
 	flags.BoolVar(&cfg.Controller, "controller", false, "serve the Controller service: make and remove volumes")
 	flags.BoolVar(&cfg.Node, "node", false, "serve the Node service: mount volumes, which needs CAP_SYS_ADMIN")
+	flags.StringToStringVar(&cfg.Topology, "topology", driver.DefaultTopology,
+		"`KEY=VALUE` of where this node is, for the parameter topology of classes")
+	host := driver.Host{}
+	flags.StringVar(&host.Rstorectl, "rstorectl", "", "the program rstorectl, for mounts by FUSE; default: beside this one")
+	flags.StringVar(&host.Dir, "fuse-dir", "/run/rstored-csi", "directory for logs of mounts by FUSE")
+	flags.BoolVar(&host.Units, "fuse-units", false, "run each mount by FUSE as a unit of the host's systemd, so that it "+
+		"outlives this process; the host has --fuse-dir at the same path")
 	flags.DurationVar(&cfg.GiveUp, "give-up", 30*time.Second, "how long calls to a server wait for it")
 	level := flags.String("log-level", "info", "debug, info, warn or error")
 	show := flags.Bool("version", false, "print the version")
@@ -78,5 +86,19 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		}
 		cfg.NodeID = host
 	}
+	if host.Rstorectl == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		host.Rstorectl = filepath.Join(filepath.Dir(self), "rstorectl")
+	}
+	if cfg.Node && host.Units {
+		var err error
+		if host.Rstorectl, err = driver.Install(host.Rstorectl, host.Dir); err != nil {
+			return fmt.Errorf("--fuse-units: %w", err)
+		}
+	}
+	cfg.Mounter = host
 	return driver.Serve(ctx, cfg)
 }

@@ -85,6 +85,10 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 	if err := capabilities(r.GetVolumeCapabilities(), cl.place); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
+	where, err := accessible(cl.topology, r.GetAccessibilityRequirements())
+	if err != nil {
+		return nil, err
+	}
 	rec := record{Name: r.GetName()}
 	if rec.Required, rec.Limit, err = sizes(r.GetCapacityRange()); err != nil {
 		return nil, err
@@ -125,6 +129,7 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 	cl.directory = v.directory
 	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
 		VolumeId: id, VolumeContext: cl.context(), ContentSource: r.GetVolumeContentSource(),
+		AccessibleTopology: where,
 	}}, nil
 }
 

@@ -115,6 +115,33 @@ func (Kernel) Usage(ctx context.Context, path string, finished func()) (u Usage,
 	}, nil
 }
 
+// sharedMode are the bits of a directory that a group shares: all of the group, and new files in it are
+// the group's (set-group-ID).
+const sharedMode = unix.S_ISGID | unix.S_IRWXG
+
+// Grant implements Mounter. A directory that the members of the group may use already is left as it is
+// if the server does not let it be changed.
+func (Kernel) Grant(ctx context.Context, path string, gid uint32, finished func()) error {
+	return within(ctx, finished, func() error {
+		var s unix.Stat_t
+		if err := unix.Lstat(path, &s); err != nil {
+			return err
+		}
+		if s.Gid == gid && s.Mode&sharedMode == sharedMode {
+			return nil
+		}
+		err := unix.Lchown(path, -1, int(gid))
+		if err == nil {
+			err = unix.Chmod(path, s.Mode&0o7777|sharedMode)
+		}
+		usable := s.Mode&unix.S_IRWXO == unix.S_IRWXO || s.Gid == gid && s.Mode&unix.S_IRWXG == unix.S_IRWXG
+		if (err == unix.EPERM || err == unix.EACCES) && usable {
+			return nil
+		}
+		return err
+	})
+}
+
 // within runs a system call that can wait for a server without limit, and returns at the end of
 // ctx. It calls finished when the system call has returned, which can be later.
 func within(ctx context.Context, finished func(), call func() error) error {

@@ -19,14 +19,18 @@ type Mounter interface {
 	Mounts() ([]Mounted, error)
 	// Usage returns the result of statfs for a mounted directory. finished is as in Mount.
 	Usage(ctx context.Context, path string, finished func()) (Usage, error)
+	// Grant makes a mounted directory one of a group, so that its members and new files in it share
+	// it. finished is as in Mount.
+	Grant(ctx context.Context, path string, gid uint32, finished func()) error
 }
 
 // Mount is what to mount where.
 type Mount struct {
 	Server  string // name or address; its address is put into the options
-	Source  string // server:/path
+	Source  string // server:/path; a URL for FUSE
 	Target  string
 	Options Options
+	FUSE    bool // by rstorectl mount
 }
 
 // Mounted is a mount.
@@ -46,6 +50,9 @@ type Usage struct {
 type Options struct {
 	Flags []string // by their names in fstab(5)
 	Data  []string
+
+	transport string
+	port      uint16
 }
 
 // flagOptions are options that mount(2) takes as flags.
@@ -61,7 +68,8 @@ var without = map[string]bool{
 }
 
 // mountOptions returns the options for a place: those that the StorageClass lists, and its
-// transport. The defaults are RDMA and version 4.2.
+// transport. The defaults are RDMA, and version 4.2 for the kernel's client. FUSE has the transport and
+// the port in its URL, and asks the server for the version.
 func mountOptions(p place, flags []string, readOnly bool) (o Options, err error) {
 	transport, port, version := p.transport, p.port, ""
 	nolock := false
@@ -128,22 +136,43 @@ func mountOptions(p place, flags []string, readOnly bool) (o Options, err error)
 			port = 20049
 		}
 	}
-	switch version {
-	case "":
-		version = "4.2"
-	case "4.2", "4.1", "4.0", "4":
-	case "3":
-		// The node runs no status monitor. Without it the kernel refuses locks of version 3.
-		if !nolock {
-			return o, fmt.Errorf(
-				"version 3 needs the mount option nolock, as no rpc.statd is started; versions 4 have locks of their own")
-		}
-	default:
-		return o, fmt.Errorf("mount option vers=%s: use 4.2, 4.1, 4.0 or 3", version)
+	if version, err = p.checkVersion(version, nolock); err != nil {
+		return o, err
 	}
 	if readOnly {
 		o.Flags = append(o.Flags, "ro")
 	}
-	o.Data = append([]string{transport, "port=" + strconv.Itoa(int(port)), "vers=" + version}, o.Data...)
+	o.transport, o.port = transport, port
+	if !p.fuse {
+		o.Data = append([]string{transport, "port=" + strconv.Itoa(int(port)), "vers=" + version}, o.Data...)
+	} else if version != "" {
+		o.Data = append([]string{"vers=" + version}, o.Data...)
+	}
 	return o, nil
+}
+
+// checkVersion returns the version of NFS to mount with.
+func (p place) checkVersion(version string, nolock bool) (string, error) {
+	switch version {
+	case "":
+		if p.fuse {
+			return "", nil
+		}
+		return "4.2", nil
+	case "4.2", "4.1":
+		return version, nil
+	case "4.0", "4":
+		if p.fuse {
+			return "", fmt.Errorf("mount option vers=%s: use 4.2, 4.1 or 3 with %s %s", version, paramMount, mountFUSE)
+		}
+		return version, nil
+	case "3":
+		// The node runs no status monitor. Without it the kernel refuses locks of version 3.
+		if !nolock && !p.fuse {
+			return "", fmt.Errorf(
+				"version 3 needs the mount option nolock, as no rpc.statd is started; versions 4 have locks of their own")
+		}
+		return version, nil
+	}
+	return "", fmt.Errorf("mount option vers=%s: use 4.2, 4.1, 4.0 or 3", version)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -19,25 +20,33 @@ import (
 // one server share connections and caches in the kernel.
 type node struct {
 	csi.UnimplementedNodeServer
-	id      string
-	mounter Mounter
-	targets busy
-	asked   busy // paths whose numbers somebody waits for
+	id       string
+	topology map[string]string
+	mounter  Mounter
+	targets  busy
+	asked    busy // paths whose numbers somebody waits for
 }
 
 // NodeGetInfo implements csi.NodeServer.
 func (n *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return &csi.NodeGetInfoResponse{NodeId: n.id}, nil
+	return &csi.NodeGetInfoResponse{
+		NodeId: n.id, AccessibleTopology: &csi.Topology{Segments: n.topology},
+	}, nil
 }
 
 // NodeGetCapabilities implements csi.NodeServer.
 func (n *node) NodeGetCapabilities(
 	context.Context, *csi.NodeGetCapabilitiesRequest,
 ) (*csi.NodeGetCapabilitiesResponse, error) {
-	stats := &csi.NodeServiceCapability_RPC{Type: csi.NodeServiceCapability_RPC_GET_VOLUME_STATS}
-	return &csi.NodeGetCapabilitiesResponse{Capabilities: []*csi.NodeServiceCapability{{
-		Type: &csi.NodeServiceCapability_Rpc{Rpc: stats},
-	}}}, nil
+	var out csi.NodeGetCapabilitiesResponse
+	for _, t := range []csi.NodeServiceCapability_RPC_Type{
+		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS, csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP,
+	} {
+		out.Capabilities = append(out.Capabilities, &csi.NodeServiceCapability{
+			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: t}},
+		})
+	}
+	return &out, nil
 }
 
 // claim reserves a target until release is called, and returns the mount there.
@@ -67,31 +76,91 @@ func (n *node) NodePublishVolume(
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
+	group, err := mountGroup(r)
+	if err != nil {
+		return nil, err
+	}
 	there, release, err := n.claim(target)
 	if err != nil {
 		return nil, err
 	}
+	if there != nil && m.FUSE && m.is(there) && n.dead(ctx, target) {
+		if err := n.unmount(ctx, target, release); err != nil {
+			return nil, err
+		}
+		if there, release, err = n.claim(target); err != nil {
+			return nil, err
+		}
+	}
+	readOnly := slices.Contains(m.Options.Flags, "ro")
 	if there != nil {
-		defer release()
-		readOnly := slices.Contains(m.Options.Flags, "ro")
-		if !strings.HasPrefix(there.Type, "nfs") || there.Source != m.Source {
+		if !m.is(there) {
+			release()
 			return nil, status.Errorf(codes.AlreadyExists, "%s (%s) is mounted at %s, not %s", there.Source, there.Type,
 				target, m.Source)
 		}
 		if there.ReadOnly != readOnly {
+			release()
 			return nil, status.Errorf(codes.AlreadyExists, "%s is mounted at %s, but read-only is %t, not %t", there.Source,
 				target, there.ReadOnly, readOnly)
 		}
-		return &csi.NodePublishVolumeResponse{}, nil
+		return n.grant(ctx, m, group, readOnly, release)
 	}
 	if err := os.MkdirAll(target, 0o750); err != nil {
 		release()
 		return nil, status.Errorf(codes.Internal, "making the target path: %v", err)
 	}
-	if err := n.mounter.Mount(ctx, m, release); err != nil {
+	ended := make(chan struct{})
+	if err := n.mounter.Mount(ctx, m, func() { release(); close(ended) }); err != nil {
 		return nil, mountError(m, err)
 	}
+	<-ended
+	if group == nil {
+		return &csi.NodePublishVolumeResponse{}, nil
+	}
+	if release, err = n.targets.take(target); err != nil {
+		return nil, err
+	}
+	return n.grant(ctx, m, group, readOnly, release)
+}
+
+// mountGroup is the group that shall share the volume (fsGroup of a pod), or nil.
+func mountGroup(r *csi.NodePublishVolumeRequest) (*uint32, error) {
+	g := r.GetVolumeCapability().GetMount().GetVolumeMountGroup()
+	if g == "" {
+		return nil, nil
+	}
+	n, err := strconv.ParseUint(g, 10, 32)
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "the group %q of the volume is not a number", g)
+	}
+	return new(uint32(n)), nil
+}
+
+// grant completes a publication: the group gets the directory of the volume, not what is in it.
+func (n *node) grant(
+	ctx context.Context, m Mount, group *uint32, readOnly bool, release func(),
+) (*csi.NodePublishVolumeResponse, error) {
+	if group == nil || readOnly {
+		release()
+		return &csi.NodePublishVolumeResponse{}, nil
+	}
+	err := n.mounter.Grant(ctx, m.Target, *group, release)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, status.Errorf(codes.FailedPrecondition, "%s cannot be given to the group %d (fsGroup), because the server "+
+			"squashes root: set gid: \"%d\" and mode: \"2770\" in the StorageClass, or export it to the nodes with "+
+			"no_root_squash", m.Source, *group, *group)
+	}
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "giving %s to the group %d: %v", m.Source, *group, err)
+	}
 	return &csi.NodePublishVolumeResponse{}, nil
+}
+
+// dead reports whether the process of a mount by FUSE has ended.
+func (n *node) dead(ctx context.Context, target string) bool {
+	_, err := n.mounter.Usage(ctx, target, func() {})
+	return errors.Is(err, syscall.ENOTCONN)
 }
 
 // mountOf is the mount that a request asks for.
@@ -110,9 +179,20 @@ func mountOf(r *csi.NodePublishVolumeRequest, target string) (m Mount, err error
 	mode := c.GetAccessMode().GetMode()
 	readOnly := r.GetReadonly() || mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY ||
 		mode == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
-	m = Mount{Server: p.server, Source: p.source(), Target: target}
-	m.Options, err = mountOptions(p, c.GetMount().GetMountFlags(), readOnly)
+	m = Mount{Server: p.server, Source: p.source(), Target: target, FUSE: p.fuse}
+	if m.Options, err = mountOptions(p, c.GetMount().GetMountFlags(), readOnly); err == nil && p.fuse {
+		m.Source, err = p.url(m.Options)
+	}
 	return m, err
+}
+
+// is reports whether a mount is what m asks for.
+func (m *Mount) is(there *Mounted) bool {
+	kind := there.Type == fuseType
+	if !m.FUSE {
+		kind = strings.HasPrefix(there.Type, "nfs")
+	}
+	return kind && there.Source == m.Source
 }
 
 // mountError adds advice for the administrator to an error of mount(2).
@@ -161,14 +241,9 @@ func (n *node) NodeUnpublishVolume(
 		defer release()
 		return n.tidy(target)
 	}
-	ended := make(chan struct{})
-	if err := n.mounter.Unmount(ctx, target, func() { release(); close(ended) }); err != nil {
-		if errors.Is(err, syscall.EBUSY) {
-			return nil, status.Errorf(codes.Internal, "%s is still used", target)
-		}
-		return nil, status.Errorf(codes.Internal, "unmounting %s: %v", target, err)
+	if err := n.unmount(ctx, target, release); err != nil {
+		return nil, err
 	}
-	<-ended
 	if there, release, err = n.claim(target); err != nil {
 		return nil, err
 	}
@@ -177,6 +252,19 @@ func (n *node) NodeUnpublishVolume(
 		return nil, status.Errorf(codes.Internal, "%s was mounted below: something else is at %s", there.Source, target)
 	}
 	return n.tidy(target)
+}
+
+// unmount unmounts a target, and releases it.
+func (n *node) unmount(ctx context.Context, target string, release func()) error {
+	ended := make(chan struct{})
+	if err := n.mounter.Unmount(ctx, target, func() { release(); close(ended) }); err != nil {
+		if errors.Is(err, syscall.EBUSY) {
+			return status.Errorf(codes.Internal, "%s is still used", target)
+		}
+		return status.Errorf(codes.Internal, "unmounting %s: %v", target, err)
+	}
+	<-ended
+	return nil
 }
 
 // tidy removes a target path that is not mounted. It removes an empty directory only.
@@ -209,6 +297,10 @@ func (n *node) NodeGetVolumeStats(
 		return nil, err
 	}
 	u, err := n.mounter.Usage(ctx, path, release)
+	if errors.Is(err, syscall.ENOTCONN) && there.Type == fuseType {
+		return nil, status.Errorf(codes.Internal, "the process of the mount at %s has ended: its pods must be deleted, and "+
+			"get the volume again", path)
+	}
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "%s: %v", there.Source, err)
 	}

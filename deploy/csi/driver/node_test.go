@@ -25,6 +25,9 @@ type table struct {
 	list  []Mounted
 	asked []Mount
 	fail  error
+	usage error
+	grant error
+	group []uint32
 	hold  chan struct{} // if there, mounts wait for it beyond the end of their calls
 }
 
@@ -37,8 +40,12 @@ func (m *table) Mount(ctx context.Context, what Mount, finished func()) error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.asked = append(m.asked, what)
+		kind := "nfs4"
+		if what.FUSE {
+			kind = fuseType
+		}
 		if m.fail == nil {
-			m.list = append(m.list, Mounted{what.Source, what.Target, "nfs4", slices.Contains(what.Options.Flags, "ro")})
+			m.list = append(m.list, Mounted{what.Source, what.Target, kind, slices.Contains(what.Options.Flags, "ro")})
 		}
 	}
 	if m.hold != nil {
@@ -74,7 +81,14 @@ func (m *table) Mounts() ([]Mounted, error) {
 
 func (m *table) Usage(_ context.Context, _ string, finished func()) (Usage, error) {
 	finished()
-	return Usage{TotalBytes: 100, AvailBytes: 30, UsedBytes: 60, TotalFiles: 10, FreeFiles: 4, UsedFiles: 6}, m.fail
+	return Usage{TotalBytes: 100, AvailBytes: 30, UsedBytes: 60, TotalFiles: 10, FreeFiles: 4, UsedFiles: 6},
+		errors.Join(m.fail, m.usage)
+}
+
+func (m *table) Grant(_ context.Context, _ string, gid uint32, finished func()) error {
+	defer finished()
+	m.group = append(m.group, gid)
+	return m.grant
 }
 
 func publish(target string, change ...func(*csi.NodePublishVolumeRequest)) *csi.NodePublishVolumeRequest {

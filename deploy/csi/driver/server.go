@@ -1,7 +1,7 @@
 // Package driver implements the Container Storage Interface, version 1, for servers of NFS:
 // Identity, Controller and Node (github.com/container-storage-interface/spec). A volume is a
 // directory below an export. The controller makes and removes it with nfs/dial and mounts nothing;
-// a node mounts it with the kernel's client, over RDMA unless the volume says otherwise, directly
+// a node mounts it with the kernel's client or by FUSE, over RDMA unless the volume says otherwise, directly
 // at the path of the pod.
 //
 // The services keep no state between calls except the volumes and paths that calls work on. A
@@ -42,6 +42,8 @@ type Config struct {
 	Controller bool // serve the Controller service
 	Node       bool // serve the Node service
 	Mounter    Mounter
+	// Topology is where the node is; nil is DefaultTopology.
+	Topology map[string]string
 	// GiveUp bounds the time that a call of the controller waits for a server that does not answer.
 	GiveUp time.Duration
 	Log    *zap.Logger
@@ -55,6 +57,12 @@ func Serve(ctx context.Context, cfg Config) error {
 	const longest = 192 // of a node's identifier (NodeGetInfoResponse)
 	if len(cfg.NodeID) > longest {
 		return fmt.Errorf("the node's name is longer than %d bytes: %s", longest, cfg.NodeID)
+	}
+	if cfg.Topology == nil {
+		cfg.Topology = DefaultTopology
+	}
+	if err := CheckTopology(cfg.Topology); err != nil {
+		return err
 	}
 	l, err := listen(cfg.Endpoint)
 	if err != nil {
@@ -88,7 +96,7 @@ func newServer(cfg Config, dialer *dial.Dialer) *grpc.Server {
 		csi.RegisterControllerServer(s, &controller{servers: &remote{dialer}})
 	}
 	if cfg.Node {
-		csi.RegisterNodeServer(s, &node{id: cfg.NodeID, mounter: cfg.Mounter})
+		csi.RegisterNodeServer(s, &node{id: cfg.NodeID, mounter: cfg.Mounter, topology: cfg.Topology})
 	}
 	return s
 }
@@ -166,9 +174,11 @@ func (i *identity) GetPluginCapabilities(
 	context.Context, *csi.GetPluginCapabilitiesRequest,
 ) (*csi.GetPluginCapabilitiesResponse, error) {
 	controller := &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_CONTROLLER_SERVICE}
+	topology := &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS}
 	online := &csi.PluginCapability_VolumeExpansion{Type: csi.PluginCapability_VolumeExpansion_ONLINE}
 	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
 		{Type: &csi.PluginCapability_Service_{Service: controller}},
+		{Type: &csi.PluginCapability_Service_{Service: topology}},
 		{Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: online}},
 	}}, nil
 }

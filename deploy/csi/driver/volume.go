@@ -26,22 +26,24 @@ const (
 	paramShare               = "share"
 	paramTransport           = "transport"
 	paramPort                = "port"
+	paramMount               = "mount"
 	paramControllerTransport = "controllerTransport"
 	paramControllerPort      = "controllerPort"
 	paramOnDelete            = "onDelete"
 	paramMode                = "mode"
 	paramUID                 = "uid"
 	paramGID                 = "gid"
+	paramTopology            = "topology"
 
 	attrDirectory = "directory" // below the share; only in the context of a volume
 )
 
 var (
 	classParams = []string{
-		paramServer, paramShare, paramTransport, paramPort, paramControllerTransport, paramControllerPort, paramOnDelete,
-		paramMode, paramUID, paramGID,
+		paramServer, paramShare, paramTransport, paramPort, paramMount, paramControllerTransport, paramControllerPort,
+		paramOnDelete, paramMode, paramUID, paramGID, paramTopology,
 	}
-	contextAttrs = []string{paramServer, paramShare, paramTransport, paramPort, attrDirectory}
+	contextAttrs = []string{paramServer, paramShare, paramTransport, paramPort, paramMount, attrDirectory}
 )
 
 // foreign are the keys that Kubernetes adds.
@@ -55,6 +57,12 @@ const (
 	transportTCP  = "tcp"
 )
 
+// Who mounts on a node: the kernel's NFS client, or rstorectl by FUSE.
+const (
+	mountKernel = "kernel"
+	mountFUSE   = "fuse"
+)
+
 // place is a directory on a server, and how a node mounts it.
 type place struct {
 	server    string // name or address, without brackets
@@ -62,6 +70,7 @@ type place struct {
 	directory string // below it, clean, without a slash at its begin; may be empty
 	transport string // rdma, tcp, or nothing if it was left open
 	port      uint16 // 0 if it was left open
+	fuse      bool   // by rstorectl mount, else by the kernel's client
 }
 
 // class has the parameters of a StorageClass.
@@ -71,6 +80,8 @@ type class struct {
 	retain     bool       // DeleteVolume leaves the directory
 	mode       uint32
 	uid, gid   *uint32 // nil: those that the server gives
+	// topology has the nodes that reach the server; empty: all do.
+	topology []map[string]string
 }
 
 // keys refuses unknown parameters. Without it a misspelt name would be ignored.
@@ -92,6 +103,9 @@ func parseClass(params map[string]string) (*class, error) {
 		return nil, err
 	}
 	c := &class{place: p, mode: 0o777}
+	if c.topology, err = parseTopology(params[paramTopology]); err != nil {
+		return nil, err
+	}
 	switch v := params[paramOnDelete]; v {
 	case "", "delete":
 	case "retain":
@@ -153,6 +167,13 @@ func parsePlace(attrs map[string]string) (p place, err error) {
 	if p.transport, err = parseTransport(paramTransport, attrs[paramTransport]); err != nil {
 		return p, err
 	}
+	switch v := attrs[paramMount]; v {
+	case "", mountKernel:
+	case mountFUSE:
+		p.fuse = true
+	default:
+		return p, fmt.Errorf("%s %q: use %s or %s", paramMount, v, mountKernel, mountFUSE)
+	}
 	p.port, err = parsePort(paramPort, attrs[paramPort])
 	return p, err
 }
@@ -165,6 +186,9 @@ func (p place) context() map[string]string {
 	}
 	if p.port != 0 {
 		m[paramPort] = strconv.Itoa(int(p.port))
+	}
+	if p.fuse {
+		m[paramMount] = mountFUSE
 	}
 	return m
 }

@@ -101,7 +101,7 @@ func TestClass(t *testing.T) {
 		return m
 	}
 	c, err := parseClass(with("csi.storage.k8s.io/pvc/name", "x", "uid", "7", "mode", "2770", "onDelete", "retain",
-		"controllerTransport", "rdma", "transport", "tcp", "port", "12049"))
+		"controllerTransport", "rdma", "transport", "tcp", "port", "12049", "mount", "fuse", "topology", "net=a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,8 @@ func TestClass(t *testing.T) {
 		c.controller.String() != "nfs+rdma://nas:20049/data" || c.transport != "tcp" || c.port != 12049 {
 		t.Errorf("%+v", c)
 	}
-	if m := c.context(); m["server"] != "nas" || m["share"] != "/data" || m["transport"] != "tcp" || m["port"] != "12049" {
+	if m := c.context(); m["server"] != "nas" || m["share"] != "/data" || m["transport"] != "tcp" || m["port"] != "12049" ||
+		m["mount"] != "fuse" || m["topology"] != "" || c.topology[0]["net"] != "a" {
 		t.Errorf("%v", m)
 	}
 	for want, params := range map[string]map[string]string{
@@ -124,6 +125,8 @@ func TestClass(t *testing.T) {
 		"directory":              with("directory", "/x"),
 		`transport "udp"`:        with("transport", "udp"),
 		`controllerTransport`:    with("controllerTransport", "udp"),
+		`mount "nfs"`:            with("mount", "nfs"),
+		`topology net`:           with("topology", "net"),
 		`port "0"`:               with("port", "0"),
 		`controllerPort "70000"`: with("controllerPort", "70000"),
 		`onDelete "keep"`:        with("onDelete", "keep"),
@@ -183,6 +186,10 @@ func TestMountOptions(t *testing.T) {
 		{in: "addr=10.0.0.1", wrong: "set by the driver"},
 		{in: "bg", wrong: "tried again"},
 		{in: "hard\nsoft", wrong: "cannot be one"},
+		{p: place{fuse: true}, data: ""},
+		{p: place{fuse: true}, in: "tcp,port=99,noatime,soft", flags: "noatime", data: "soft"},
+		{p: place{fuse: true}, in: "vers=3", readOnly: true, flags: "ro", data: "vers=3"},
+		{p: place{fuse: true}, in: "vers=4.0", wrong: "use 4.2, 4.1 or 3"},
 		{p: place{transport: "tcp"}, in: "rdma", wrong: "contradicts transport tcp"},
 		{p: place{transport: "rdma"}, in: "proto=tcp", wrong: "contradicts transport rdma"},
 		{p: place{port: 1}, in: "port=2", wrong: "contradicts port 1"},
