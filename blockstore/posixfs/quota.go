@@ -101,6 +101,11 @@ func (f *FS) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, e
 	default:
 		return blockstore.Quota{}, mapErr(err)
 	}
+	return d.quota(), nil
+}
+
+// quota converts what quotactl(2) returns.
+func (d *dqblk) quota() blockstore.Quota {
 	bytes := func(blocks uint64) uint64 {
 		if blocks > 1<<53 {
 			return 0
@@ -111,7 +116,7 @@ func (f *FS) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, e
 		Used: d.space, Soft: bytes(d.soft), Hard: bytes(d.hard),
 		Files: d.inodes, FilesSoft: d.isoft, FilesHard: d.ihard,
 		Until: int64(d.spaceTime), FilesUntil: int64(d.inodesTime),
-	}, nil
+	}
 }
 
 // hasClones reports whether files of a filesystem can share blocks. It tries with two files

@@ -6,6 +6,7 @@ package rquota
 import (
 	"errors"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
@@ -35,6 +36,9 @@ const (
 const (
 	KindUser  = 0
 	KindGroup = 1
+	// KindProject is PRJQUOTA of Linux. The number is not looked at: the project is that of the directory
+	// that the path leads to.
+	KindProject = 2
 )
 
 // Status is the outcome of a call.
@@ -112,8 +116,8 @@ const statusLater Status = 0
 // quota looks up the quota of a user in the file system of an export. A caller may look up its own
 // quota, and root those of all users. The rules of the export decide which caller is root.
 func (s *server) quota(c *rpc.Call, p string, kind, id uint32) (q blockstore.Quota, st Status) {
-	x, _ := s.Exports.ByPath(p)
-	if x == nil || kind != KindUser {
+	x, rest := s.Exports.ByPath(p)
+	if x == nil || kind != KindUser && kind != KindProject {
 		return q, NoQuota
 	}
 	rule, nst := x.Admits(&c.Peer)
@@ -127,6 +131,9 @@ func (s *server) quota(c *rpc.Call, p string, kind, id uint32) (q blockstore.Quo
 	var who blockstore.Cred
 	if !rule.Identity(&c.Cred, s.Groups, true, &who) {
 		return q, statusLater
+	}
+	if kind == KindProject {
+		return project(x, &who, rest)
 	}
 	switch {
 	case id == c.Cred.UID: // whoever that is here
@@ -142,6 +149,32 @@ func (s *server) quota(c *rpc.Call, p string, kind, id uint32) (q blockstore.Quo
 	root, err := x.FS.Root()
 	if err == nil {
 		q, err = store.Quota(&who, root)
+	}
+	switch {
+	case errors.Is(err, blockstore.ErrPerm), errors.Is(err, blockstore.ErrAccess):
+		return q, Perm
+	case err != nil, q == blockstore.Quota{}:
+		return q, NoQuota
+	}
+	return q, OK
+}
+
+// project looks up the quota of the project of a directory below an export. Who may go there may see it,
+// as it is what statfs(2) tells.
+func project(x *nfs.Export, who *blockstore.Cred, rest string) (q blockstore.Quota, st Status) {
+	store, ok := x.FS.(blockstore.ProjectQuotas)
+	if !ok {
+		return q, NoQuota
+	}
+	dir, err := x.FS.Root()
+	for name := range strings.SplitSeq(rest, "/") {
+		if err != nil || rest == "" {
+			break
+		}
+		dir, _, err = x.FS.Lookup(who, dir, name)
+	}
+	if err == nil {
+		q, err = store.ProjectQuota(dir)
 	}
 	switch {
 	case errors.Is(err, blockstore.ErrPerm), errors.Is(err, blockstore.ErrAccess):
@@ -169,6 +202,12 @@ func Encode(e *xdr.Encoder, q *blockstore.Quota, now time.Time) {
 }
 
 func clamp(n uint64) uint32 { return uint32(min(n, math.MaxUint32)) }
+
+// EncodeKindArgs appends the arguments of GETQUOTA of version 2.
+func EncodeKindArgs(e *xdr.Encoder, p string, kind, id uint32) {
+	e.String(p)
+	e.Uint32s(kind, id)
+}
 
 // EncodeArgs appends the arguments of GETQUOTA of version 1: the quota of a user in the file system
 // that a path leads to.

@@ -161,3 +161,64 @@ func FuzzCall(f *testing.F) {
 	f.Add(e.B, true)
 	f.Fuzz(func(_ *testing.T, b []byte, kinds bool) { s.get(&rpc.Call{Args: xdr.NewDecoder(b)}, kinds) })
 }
+
+// projectFS is a store in which one directory is in a project with a quota.
+type projectFS struct {
+	blockstore.FS
+	dir blockstore.Handle
+}
+
+func (s *projectFS) ProjectQuota(dir blockstore.Handle) (blockstore.Quota, error) {
+	if dir != s.dir {
+		return blockstore.Quota{}, nil
+	}
+	return blockstore.Quota{Used: 8192, Hard: 1 << 20}, nil
+}
+
+// TestProjectQuota: the quota of a directory is told to who may go there.
+func TestProjectQuota(t *testing.T) {
+	fs := memfs.New(memfs.Options{})
+	root, err := fs.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mkdir := func(in blockstore.Handle, name string, mode uint32) blockstore.Handle {
+		t.Helper()
+		h, _, _, err := fs.Mkdir(&blockstore.Cred{}, in, name, &blockstore.SetAttr{Mode: &mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	store := &projectFS{FS: fs, dir: mkdir(mkdir(root, "locked", 0o711), "dir", 0o755)}
+	mkdir(root, "closed", 0o700)
+	table := nfs.NewTable(nil)
+	if err := table.Add(&nfs.Export{
+		ID: 1, Path: "/srv/a", Pseudo: "/a", FS: store,
+		Clients: []nfs.ClientRule{{CIDR: netip.MustParsePrefix("10.0.0.0/8"), Squash: nfs.NoRootSquash}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s := rpc.NewServer(rpc.ServerConfig{
+		Programs: Programs(nfs.Config{Exports: table, Denials: new(nfs.Denials)}, func() time.Time { return wall }), Workers: 1,
+	})
+	defer s.Close()
+	for _, c := range []struct {
+		peer, path string
+		want       Status
+	}{
+		{"10.1.2.3:700", "/a/locked/dir", OK},
+		{"10.1.2.3:700", "/a/locked/./dir/", OK},
+		{"10.1.2.3:700", "/a/locked/dir/..", NoQuota},
+		{"10.1.2.3:700", "/a", NoQuota},
+		{"10.1.2.3:700", "/a/none", NoQuota},
+		{"10.1.2.3:700", "/a/closed/x", Perm},
+		{"10.1.2.3:700", "/b", NoQuota},
+		{"192.0.2.1:700", "/a/locked/dir", Perm},
+	} {
+		q, st, _ := ask(t, s, c.peer, Version2, 5, func(e *xdr.Encoder) { EncodeKindArgs(e, c.path, KindProject, 0) })
+		if st != c.want || st == OK && (q != blockstore.Quota{Used: 8192, Hard: 1 << 20}) {
+			t.Errorf("%+v: %d, %+v", c, st, q)
+		}
+	}
+}

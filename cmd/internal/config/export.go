@@ -67,6 +67,9 @@ type Export struct {
 	// empty and 0 mean no bound.
 	Bandwidth string `mapstructure:"bandwidth" yaml:"bandwidth,omitempty" json:"bandwidth,omitempty"`
 	IOPS      uint64 `mapstructure:"iops" yaml:"iops,omitempty" json:"iops,omitempty"`
+	// Quota bounds what the files of the export take, in bytes as 100G, by a quota of the directory's
+	// project; empty leaves the quotas of the file system as they are.
+	Quota string `mapstructure:"quota" yaml:"quota,omitempty" json:"quota,omitempty"`
 	// FirstMatch has the first network count that a client is in, as exports(5) has it, and
 	// not the one with the longest prefix.
 	FirstMatch bool `mapstructure:"first_match" yaml:"first_match,omitempty" json:"first_match,omitempty"`

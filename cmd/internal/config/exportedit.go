@@ -14,6 +14,7 @@ import (
 var wholeOptions = []string{
 	"sync", "async", "fsid", "crossmnt", "nocrossmnt", "mountpoint", "mp", "host_locks", "no_host_locks", "direct",
 	"no_direct", "pkey", "security_label", "no_security_label", "refer", "replicas", "export_bandwidth", "export_iops",
+	"quota",
 }
 
 // unset restores the default of the options that have a value, by name.
@@ -25,6 +26,7 @@ var unset = map[string]func(e *Export, c *Client){
 	"replicas":         func(e *Export, _ *Client) { e.Replicas = "" },
 	"export_bandwidth": func(e *Export, _ *Client) { e.Bandwidth = "" },
 	"export_iops":      func(e *Export, _ *Client) { e.IOPS = 0 },
+	"quota":            func(e *Export, _ *Client) { e.Quota = "" },
 	"anonuid":          func(_ *Export, c *Client) { c.AnonUID = nil },
 	"anongid":          func(_ *Export, c *Client) { c.AnonGID = nil },
 	"sec":              func(_ *Export, c *Client) { c.Sec = nil },

@@ -129,7 +129,7 @@ func TestWholeOptions(t *testing.T) {
 	values := map[string]string{
 		"fsid": "7", "mountpoint": "/m", "mp": "/m", "pkey": "0x8001", "export_bandwidth": "1M", "export_iops": "5",
 		"anonuid": "1", "anongid": "1", "sec": "sys", "transport": "tcp", "xprtsec": "tls", "rsize": "1024",
-		"wsize": "1024", "bandwidth": "1M", "iops": "5", "refer": "/a@b", "replicas": "/a@b",
+		"wsize": "1024", "bandwidth": "1M", "iops": "5", "refer": "/a@b", "replicas": "/a@b", "quota": "1G",
 	}
 	for name := range options {
 		o := name

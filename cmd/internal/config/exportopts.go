@@ -120,7 +120,21 @@ func (e *Export) normalizeRules() error {
 	if e.MountPoint != "" && e.MountPoint != "." && !path.IsAbs(e.MountPoint) {
 		return fmt.Errorf("mountpoint %q is not absolute", e.MountPoint)
 	}
+	if e.Quota != "" {
+		if _, ok := parseBytes(e.Quota); !ok {
+			return fmt.Errorf("quota %q is not a number of bytes such as 500M or 2T", e.Quota)
+		}
+		if e.Type != TypePosix {
+			return fmt.Errorf("quota: only an export of the type %s has one", TypePosix)
+		}
+	}
 	return checkLimit(e.Bandwidth, e.IOPS)
+}
+
+// QuotaBytes is Quota in bytes; 0 without one. The export must have been normalized.
+func (e *Export) QuotaBytes() uint64 {
+	n, _ := parseBytes(e.Quota)
+	return n
 }
 
 func checkLimit(bandwidth string, iops uint64) error {
@@ -139,17 +153,28 @@ func ParseRate(s string) (uint64, error) {
 	if s == "" {
 		return 0, nil
 	}
+	n, ok := parseBytes(s)
+	if !ok {
+		return 0, fmt.Errorf("bandwidth %q is not a number of bytes a second such as 500M or 2G", s)
+	}
+	return n, nil
+}
+
+// parseBytes reads a number of bytes such as 500M, from 1 to 1 PiB.
+func parseBytes(s string) (n uint64, ok bool) {
 	const suffixes = "KMGT"
 	shift := 0
 	digits := s
-	if i := strings.IndexByte(suffixes, s[len(s)-1]&^0x20); i >= 0 {
-		shift, digits = 10*(i+1), s[:len(s)-1]
+	if s != "" {
+		if i := strings.IndexByte(suffixes, s[len(s)-1]&^0x20); i >= 0 {
+			shift, digits = 10*(i+1), s[:len(s)-1]
+		}
 	}
 	n, err := strconv.ParseUint(digits, 10, 64)
 	if err != nil || n == 0 || n > 1<<50>>shift {
-		return 0, fmt.Errorf("bandwidth %q is not a number of bytes a second such as 500M or 2G", s)
+		return 0, false
 	}
-	return n << shift, nil
+	return n << shift, true
 }
 
 // ParseFSID reads an fsid: a number, "root", or a UUID with any punctuation. It returns 0 for the

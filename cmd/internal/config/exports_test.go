@@ -90,6 +90,8 @@ func TestTableOptions(t *testing.T) {
 			opts: "bandwidth=100M,iops=500,export_bandwidth=1G,export_iops=9",
 			want: "*(ro,root_squash,secure,sec=sys,bandwidth=100M,iops=500)", all: "export_bandwidth=1G,export_iops=9",
 		},
+		{opts: "quota=100G", want: "*(ro,root_squash,secure,sec=sys)", all: "quota=100G"},
+		{opts: "quota=much", fail: "number of bytes such as"},
 		{opts: "bandwidth=fast", fail: "bytes a second"},
 		{opts: "bandwidth=0", fail: "bytes a second"},
 		{opts: "direct", want: "*(ro,root_squash,secure,sec=sys)", all: "direct"},
@@ -121,7 +123,7 @@ func TestTableOptions(t *testing.T) {
 			t.Errorf("%s: warnings %q, want %q", c.opts, w, c.warn)
 		}
 	}
-	if len(options) != 52 {
+	if len(options) != 53 {
 		t.Errorf("there are %d options: is each of them in this test and in docs/exports.md?", len(options))
 	}
 }

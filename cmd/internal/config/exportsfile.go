@@ -107,6 +107,7 @@ func difference(a, b *Export) string {
 		{"replicas", a.Replicas != b.Replicas},
 		{"export_bandwidth", a.Bandwidth != b.Bandwidth},
 		{"export_iops", a.IOPS != b.IOPS},
+		{"quota", a.Quota != b.Quota},
 		{"host_locks", locks(a) != locks(b)},
 		{"direct", a.Direct != b.Direct},
 		{"pkey", !slices.Equal(a.PKeys, b.PKeys)},

@@ -162,6 +162,7 @@ var options = map[string]option{
 	"bandwidth":        {needsValue, func(_ *Export, c *Client, val string) error { c.Bandwidth = val; return nil }},
 	"iops":             number(func(_ *Export, c *Client) *uint64 { return &c.IOPS }),
 	"export_bandwidth": {needsValue, func(e *Export, _ *Client, val string) error { e.Bandwidth = val; return nil }},
+	"quota":            {needsValue, func(e *Export, _ *Client, val string) error { e.Quota = val; return nil }},
 	"export_iops":      number(func(e *Export, _ *Client) *uint64 { return &e.IOPS }),
 	"manage_gids":      flag(func(_ *Export, c *Client) { c.ManageGIDs = true }),
 	"no_manage_gids":   flag(func(_ *Export, c *Client) { c.ManageGIDs = false }),
@@ -265,6 +266,7 @@ func (e *Export) Options() []string {
 	value(&opts, "replicas", e.Replicas)
 	value(&opts, "export_bandwidth", e.Bandwidth)
 	value(&opts, "export_iops", e.IOPS)
+	value(&opts, "quota", e.Quota)
 	for _, k := range e.PKeys {
 		value(&opts, "pkey", k)
 	}

@@ -291,6 +291,7 @@ var exportParts = []Part{
 	{"replicas", "other servers and addresses that have the same data, written as `refer`; version 4 only"},
 	{"bandwidth", "bytes a second for all clients together, such as `500M`"},
 	{"iops", "operations a second for all clients together"},
+	{"quota", "bytes that the files of the export may take, such as `100G`, by a quota of the directory's project"},
 	{"first_match", "applies the first network that a client is in, as in exports(5), instead of the longest prefix"},
 	{"clients", "the rules; without any the export is for the server's own host only, with root squashed"},
 }

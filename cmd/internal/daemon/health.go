@@ -82,6 +82,9 @@ func probe(e *exports.Export) string {
 			return fmt.Sprintf("its directory cannot be read: %v", err)
 		}
 	}
+	if e.Quota != "" {
+		return "" // that its clients have used it up is no fault of this host
+	}
 	return full(&st)
 }
 

@@ -41,6 +41,7 @@ func optionsOf(e *control.Export) (names []string, value map[string]string) {
 	if e.IOPS > 0 {
 		add("iops", fmt.Sprint(e.IOPS))
 	}
+	add("quota", e.Quota)
 	add("first_match", word(e.FirstMatch))
 	var order []string
 	clients := e.Rules()

@@ -159,6 +159,10 @@ func (g *gate) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota,
 	return within(g, func(x blockstore.Quotas) (blockstore.Quota, error) { return x.Quota(c, h) })
 }
 
+func (g *gate) ProjectQuota(dir blockstore.Handle) (blockstore.Quota, error) {
+	return within(g, func(x blockstore.ProjectQuotas) (blockstore.Quota, error) { return x.ProjectQuota(dir) })
+}
+
 func (g *gate) LockHost(h blockstore.Handle, start, end uint64, exclusive bool) (*blockstore.HostLock, error) {
 	return within(g, func(x blockstore.HostLocker) (*blockstore.HostLock, error) {
 		return x.LockHost(h, start, end, exclusive)

@@ -180,6 +180,9 @@ func (s *Set) open(
 	e.ID = id
 	if old := s.Same(&e.Export.Export); old != nil {
 		e.store, kept[old] = old.store, true
+		if err := setQuota(old, &e.Export.Export); err != nil {
+			s.Log.Error("the quota of an export cannot be set", zap.String("export", e.Pseudo), zap.Error(err))
+		}
 	} else {
 		if e.store = ready.take(&e.Export.Export); e.store == nil {
 			if e.store, err = s.openGate(&e.Export.Export, id, want); err != nil {
@@ -206,7 +209,13 @@ func (s *Set) Prepare(want []control.Export, mounts []desired.Mount) (_ *Ready, 
 	}()
 	for i := range want {
 		e := &Export{Export: want[i]}
-		if desired.MountedAt(&e.Export.Export, mounts) != nil || s.Same(&e.Export.Export) != nil {
+		if desired.MountedAt(&e.Export.Export, mounts) != nil {
+			continue
+		}
+		if s.Same(&e.Export.Export) != nil {
+			if err := s.SetQuota(&e.Export.Export); err != nil {
+				return nil, fmt.Errorf("export %s: %w", e.Pseudo, err)
+			}
 			continue
 		}
 		if e.ID, err = s.State.ExportID(&e.Export.Export); err != nil {
@@ -274,7 +283,29 @@ func (s *Set) openGate(e *config.Export, id uint32, list []control.Export) (*gat
 	if err := s.restore(e.Pseudo, fs); err != nil {
 		return nil, err
 	}
-	return newGate(fs, s.Recorder.Store(id)), nil
+	g := newGate(fs, s.Recorder.Store(id))
+	if n := e.QuotaBytes(); n > 0 {
+		if err := g.setQuota(n); err != nil {
+			return nil, errors.Join(err, g.Close())
+		}
+	}
+	return g, nil
+}
+
+// SetQuota sets the quota of an export whose store is open, before the change is recorded that has it.
+func (s *Set) SetQuota(e *config.Export) error {
+	if old := s.Same(e); old != nil {
+		return setQuota(old, e)
+	}
+	return nil
+}
+
+// setQuota gives the store of an export the quota of another one.
+func setQuota(old *Export, e *config.Export) error {
+	if old.QuotaBytes() == e.QuotaBytes() {
+		return nil
+	}
+	return old.store.setQuota(e.QuotaBytes())
 }
 
 // Close closes all stores. The set is empty then.

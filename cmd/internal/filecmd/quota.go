@@ -18,9 +18,16 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// userQuota is one line of quota. Limits of 0 are none.
+// Kinds of quotas.
+const (
+	kindUser      = "user"
+	kindDirectory = "directory"
+)
+
+// userQuota is one line of quota: of a user, or of the project of a directory. Limits of 0 are none.
 type userQuota struct {
 	URL        string     `json:"url"`
+	Kind       string     `json:"kind"`
 	UID        uint32     `json:"uid"`
 	None       bool       `json:"none,omitempty"` // there is no quota
 	Used       uint64     `json:"used_bytes"`
@@ -45,35 +52,60 @@ func (t *tool) quota() *cobra.Command {
 				uid = int64(os.Geteuid())
 			}
 			err := r.each(args, func(u client.URL) error {
-				q, err := r.askQuota(r.dialer.Client(u), u.Path, uint32(uid))
-				if err == nil {
-					q.URL = u.String()
-					all = append(all, q)
+				c := r.dialer.Client(u)
+				q, err := r.askQuota(c, u.Path, uint32(uid))
+				if err != nil {
+					return err
 				}
-				return err
+				q.URL = u.String()
+				all = append(all, q)
+				// A server that does not know this kind has none.
+				if d, err := r.askDirectory(c, u.Path); err == nil && !d.None {
+					d.URL = q.URL
+					all = append(all, d)
+				}
+				return nil
 			})
 			if err != nil || len(all) == 0 {
 				return err
 			}
 			return t.g.Print(all, func(w io.Writer) { printQuotas(w, all) })
 		})
-	c.Long = `Show a user's quota of disk space and files in the file system of an export, by the protocol that
+	c.Long = `Show a user's quota of disk space and files in the file system of an export, and that of the
+directory, by the protocol that
 quota(1) uses too (rquota), and on the same port as NFS. Over the soft limit a user may write until
 the time that is shown, and at most up to the hard limit. Only root, where it is not squashed, sees
-the quotas of others. Quotas of directories (projects) are what df shows for a URL in the directory.`
+the quotas of others. A directory that is in a project with a quota (ext4, XFS) has a second line, for all that is in the
+project. df shows the same as the size of the directory.`
 	c.Flags().Int64Var(&uid, "uid", -1, "`NUMBER` of the user on the server (default: the caller)")
 	return c
 }
 
 // askQuota asks a server for the quota of a user.
 func (r *run) askQuota(c *client.Client, path string, uid uint32) (*userQuota, error) {
+	q, err := r.ask(c, rquota.Version1, func(e *xdr.Encoder) { rquota.EncodeArgs(e, path, uid) })
+	if q != nil {
+		q.Kind, q.UID = kindUser, uid
+	}
+	return q, err
+}
+
+// askDirectory asks a server for the quota of a directory.
+func (r *run) askDirectory(c *client.Client, path string) (*userQuota, error) {
+	q, err := r.ask(c, rquota.Version2, func(e *xdr.Encoder) { rquota.EncodeKindArgs(e, path, rquota.KindProject, 0) })
+	if q != nil {
+		q.Kind = kindDirectory
+	}
+	return q, err
+}
+
+func (r *run) ask(c *client.Client, version uint32, args func(*xdr.Encoder)) (*userQuota, error) {
 	var q blockstore.Quota
 	var st rquota.Status
 	now := time.Now()
 	err := c.RPC().Call(r.ctx, &rpc.Request{
-		Prog: rquota.Program, Vers: rquota.Version1, Proc: rquota.ProcGet, Cred: dial.Self(),
-		Args: func(e *xdr.Encoder) { rquota.EncodeArgs(e, path, uid) },
-		Res:  func(d *xdr.Decoder) (err error) { q, st, err = rquota.Decode(d, now); return err },
+		Prog: rquota.Program, Vers: version, Proc: rquota.ProcGet, Cred: dial.Self(), Args: args,
+		Res: func(d *xdr.Decoder) (err error) { q, st, err = rquota.Decode(d, now); return err },
 	})
 	var refused *rpc.AcceptError
 	switch {
@@ -92,7 +124,7 @@ func (r *run) askQuota(c *client.Client, path string, uid uint32) (*userQuota, e
 		return new(time.Unix(seconds, 0))
 	}
 	return &userQuota{
-		UID: uid, None: st == rquota.NoQuota, Used: q.Used, Soft: q.Soft, Hard: q.Hard, Until: at(q.Until),
+		None: st == rquota.NoQuota, Used: q.Used, Soft: q.Soft, Hard: q.Hard, Until: at(q.Until),
 		Files: q.Files, FilesSoft: q.FilesSoft, FilesHard: q.FilesHard, FilesUntil: at(q.FilesUntil),
 	}, nil
 }
@@ -113,11 +145,15 @@ func printQuotas(w io.Writer, all []*userQuota) {
 	}
 	fmt.Fprintln(w, "UID\tUSED\tSOFT\tHARD\tUNTIL\tFILES\tSOFT\tHARD\tUNTIL\tURL")
 	for _, q := range all {
+		who := fmt.Sprint(q.UID)
+		if q.Kind == kindDirectory {
+			who = kindDirectory
+		}
 		if q.None {
-			fmt.Fprintf(w, "%d\tno quota\t\t\t\t\t\t\t\t%s\n", q.UID, q.URL)
+			fmt.Fprintf(w, "%s\tno quota\t\t\t\t\t\t\t\t%s\n", who, q.URL)
 			continue
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", q.UID, amount(q.Used), limit(q.Soft, amount),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", who, amount(q.Used), limit(q.Soft, amount),
 			limit(q.Hard, amount), until(q.Until), q.Files, limit(q.FilesSoft, number), limit(q.FilesHard, number),
 			until(q.FilesUntil), q.URL)
 	}

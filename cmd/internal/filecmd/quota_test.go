@@ -39,10 +39,12 @@ func TestPrintQuotas(t *testing.T) {
 	printQuotas(&out, []*userQuota{
 		{URL: "u", UID: 7, Used: 3 << 20, Soft: 2 << 20, Hard: 4 << 20, Until: &until, Files: 9, FilesHard: 10},
 		{URL: "v", UID: 8, None: true},
+		{URL: "w", Kind: kindDirectory, Used: 1 << 20, Hard: 2 << 20, Files: 1},
 	})
 	want := "UID\tUSED\tSOFT\tHARD\tUNTIL\tFILES\tSOFT\tHARD\tUNTIL\tURL\n" +
 		"7\t3.0 MiB\t2.0 MiB\t4.0 MiB\t2030-01-02 03:04:05\t9\tnone\t10\t-\tu\n" +
-		"8\tno quota\t\t\t\t\t\t\t\tv\n"
+		"8\tno quota\t\t\t\t\t\t\t\tv\n" +
+		"directory\t1.0 MiB\tnone\t2.0 MiB\t-\t1\tnone\tnone\t-\tw\n"
 	if out.String() != want {
 		t.Errorf("%q", out.String())
 	}

@@ -77,6 +77,9 @@ func (r *Reconciler) SetExport(name string, p control.ExportPatch) (control.Expo
 	if err := e.Edit(&p.ExportEdit); err != nil {
 		return control.Export{}, err
 	}
+	if err := r.Service.ExportSet.SetQuota(&e); err != nil {
+		return control.Export{}, err
+	}
 	return r.change(e.Pseudo, func() error { return r.State.PutExport(e) })
 }
 

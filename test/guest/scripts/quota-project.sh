@@ -1,0 +1,110 @@
+# Quotas of projects, on ext4 and on XFS of this guest: rstored serves here, and the kernel's client mounts
+# over the loopback interface. One directory is put into a project by the tools of Linux, another by the
+# option quota of its export.
+HOST=127.0.0.1 CARRIER=proto=tcp,port=2049
+await programs
+D=/run/exports
+mkdir -p $D /run/r
+
+serve_quotas() {
+	local i
+	/run/host/rstored --log-format console --state-dir /run/r/state --control /run/r/control --rdma-listen "" \
+		--tcp-listen $HOST:2049 --export "$D=/e(rw,no_root_squash)" 2>>/run/host/keep.rstored.log &
+	DAEMON=$!
+	for i in $($B seq 200); do
+		if [ -S /run/r/control ] && ctl status >/dev/null 2>&1; then return 0; fi
+		$B usleep 50000
+	done
+	die "rstored does not serve"
+}
+
+# size DIR: of its file system, in KiB, as df shows it.
+size() { df -k --output=size "$1" | $B tail -n 1 | $B tr -d ' '; }
+
+# full DIR WHO ERROR: WHO writes 12 MiB into a directory of 8 MiB, and gets that error.
+full() {
+	local said
+	if said=$(setpriv --reuid "$2" --regid "$2" --clear-groups \
+		dd if=/dev/zero of="$1/more.$2" bs=1M count=12 conv=fsync 2>&1); then die "12 MiB were taken into $1"; fi
+	case $said in *"$3"*) ;; *) die "$1: '$said' instead of '$3'" ;; esac
+	rm -f "$1/more.$2"
+}
+
+# quotas FS ERROR
+quotas() {
+	local fs=$1 error=$2
+	mkdir -p $D/hand $D/option $D/plain
+	chmod 777 $D/hand $D/option $D/plain
+	case $fs in
+	ext4)
+		chattr +P -p 42 $D/hand
+		setquota -P 42 0 8192 0 100 $D
+		;;
+	xfs) xfs_quota -x -c "project -s -p $D/hand 42" -c "limit -p bhard=8m ihard=100 42" $D ;;
+	esac
+	serve_quotas
+	ctl export add "$D/option=/option(quota=8M)" --client "$HOST(rw)"
+
+	VERS=4.2 m
+	is "size of the directory" "$(size $M/hand)" 8192
+	is "size on the server" "$(size $D/hand)" 8192
+	[ "$(size $M)" -gt 100000 ] || die "the file system has $(size $M) KiB"
+	full $M/hand 1000 "$error"
+	full $M/hand 1001 "$error"
+	setpriv --reuid 1000 --regid 1000 --clear-groups dd if=/dev/zero of=$M/hand/fits bs=1M count=3 conv=fsync 2>/dev/null
+	/run/host/rstorectl quota nfs+tcp://$HOST/e/hand | tee /tmp/q
+	grep -q "^directory *3.0 MiB *none *8.0 MiB" /tmp/q
+	/run/host/rstorectl quota nfs+tcp://$HOST/e >/tmp/q
+	if grep directory /tmp/q; then die "the export has a quota of a project"; fi
+	/run/host/rstorectl df nfs+tcp://$HOST/e/hand | tee /tmp/q
+	grep -q "8.0 MiB" /tmp/q
+	# A file is not moved out of its project, but copied.
+	setpriv --reuid 1000 --regid 1000 --clear-groups mv $M/hand/fits $M/plain/fits
+	is "moved" "$(stat -c %s $M/plain/fits)" 3145728
+	umount $M
+
+	VERS= m "" /option
+	is "size of the export" "$(size $M)" 8192
+	full $M 1000 "$error"
+	full $M 0 "$error" # root is squashed
+	if setpriv --reuid 1000 --regid 1000 --clear-groups \
+		/run/host/rstorectl put /run/host/rstorectl nfs+tcp://$HOST/option/big 2>/tmp/err; then die "the program was stored"; fi
+	cat /tmp/err
+	ctl export set /option --option quota=40M
+	is "size after the expansion" "$(size $M)" 40960
+	setpriv --reuid 1000 --regid 1000 --clear-groups dd if=/dev/zero of=$M/more bs=1M count=12 conv=fsync 2>/dev/null
+	kill -9 "$DAEMON"
+	wait "$DAEMON" || true
+	serve_quotas
+	is "size after a restart" "$(size $M)" 40960
+	ctl export set /option --unset quota
+	[ "$(size $M)" -gt 100000 ] || die "without a quota the export has $(size $M) KiB"
+	umount $M
+	kill "$DAEMON"
+	wait "$DAEMON"
+	rm -rf /run/r/state
+}
+
+truncate -s 400M /tmp/ext4 /tmp/xfs
+mkfs.ext4 -q -F -O quota,project -E quotatype=prjquota /tmp/ext4
+mount -o loop,prjquota /tmp/ext4 $D
+say ext4
+quotas ext4 "Disk quota exceeded"
+umount $D
+mkfs.xfs -q -f /tmp/xfs
+mount -o loop,pquota /tmp/xfs $D
+say xfs
+# XFS calls a full project a full file system.
+quotas xfs "No space left on device"
+umount $D
+
+# Where nothing can be enforced the option is refused.
+truncate -s 64M /tmp/plain
+mkfs.ext4 -q -F /tmp/plain
+mount -o loop /tmp/plain $D
+mkdir $D/option
+serve_quotas
+refused "projects" ctl export add "$D/option=/option(quota=8M)"
+if ctl export list | grep /option; then die "it is exported nevertheless"; fi
+kill "$DAEMON"
+wait "$DAEMON"
