@@ -38,9 +38,16 @@ var version string
 func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	flags := pflag.NewFlagSet("rstored-csi", pflag.ContinueOnError)
 	flags.SetOutput(out)
+	var addresses []string
 	cfg := driver.Config{Version: version}
 	flags.StringVar(&cfg.Endpoint, "endpoint", "unix:///csi/csi.sock", "Unix socket to listen on")
 	flags.StringVar(&cfg.NodeID, "node-id", "", "name of this node; default: that of the host")
+	flags.StringSliceVar(&addresses, "address", nil, "`ADDRESS` from which this node mounts; repeatable. Exports of single "+
+		"volumes admit it while the node has the volume")
+	flags.StringVar(&cfg.Control.Cert, "control-cert", "", "`FILE` with the certificate for the control of servers, for classes "+
+		"with the parameter control")
+	flags.StringVar(&cfg.Control.Key, "control-key", "", "`FILE` with its key")
+	flags.StringVar(&cfg.Control.CA, "control-ca", "", "`FILE` with the authority of the servers' certificates")
 	flags.BoolVar(&cfg.Controller, "controller", false, "serve the Controller service: make and remove volumes")
 	flags.BoolVar(&cfg.Node, "node", false, "serve the Node service: mount volumes, which needs CAP_SYS_ADMIN")
 	flags.StringToStringVar(&cfg.Topology, "topology", driver.DefaultTopology,
@@ -86,6 +93,10 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		}
 		cfg.NodeID = host
 	}
+	var err error
+	if cfg.NodeID, err = driver.NodeID(cfg.NodeID, addresses); err != nil {
+		return err
+	}
 	if host.Rstorectl == "" {
 		self, err := os.Executable()
 		if err != nil {
@@ -94,7 +105,6 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		host.Rstorectl = filepath.Join(filepath.Dir(self), "rstorectl")
 	}
 	if cfg.Node && host.Units {
-		var err error
 		if host.Rstorectl, err = driver.Install(host.Rstorectl, host.Dir); err != nil {
 			return fmt.Errorf("--fuse-units: %w", err)
 		}

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"path"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -13,13 +14,14 @@ import (
 
 // controller is the Controller service. It works through servers and mounts nothing.
 //
-// It does not enforce sizes. It records the requested size, so that a second request for the volume
-// with another size is refused, and refuses a size larger than the server's file system. It reports
-// no capacity of a volume. Snapshots and clones are copies that the server makes file by file, so of a
+// It records the requested size, so that a second request for the volume with another size is refused,
+// and refuses a size larger than the server's file system. A volume with an export of its own has a quota
+// of that size; of others it reports no capacity. Snapshots and clones are copies that the server makes file by file, so of a
 // volume in use they are not of one moment.
 type controller struct {
 	csi.UnimplementedControllerServer
 	servers servers
+	exports exporter
 	volumes busy
 }
 
@@ -54,6 +56,10 @@ type record struct {
 	Source  string    `json:"source,omitempty"`
 	Copying bool      `json:"copying,omitempty"`
 	Made    time.Time `json:"made,omitzero"` // of a snapshot
+	// Control is where the server is told of the volume's own export; empty if it has none. Enforced: the
+	// export has a quota of Required bytes.
+	Control  string `json:"control,omitempty"`
+	Enforced bool   `json:"enforced,omitempty"`
 }
 
 // ControllerGetCapabilities implements csi.ControllerServer.
@@ -64,6 +70,7 @@ func (c *controller) ControllerGetCapabilities(
 	for _, t := range []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
 		csi.ControllerServiceCapability_RPC_CLONE_VOLUME, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 	} {
 		out.Capabilities = append(out.Capabilities, &csi.ControllerServiceCapability{
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: t}},
@@ -89,7 +96,7 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 	if err != nil {
 		return nil, err
 	}
-	rec := record{Name: r.GetName()}
+	rec := record{Name: r.GetName(), Control: cl.control, Enforced: cl.enforced}
 	if rec.Required, rec.Limit, err = sizes(r.GetCapacityRange()); err != nil {
 		return nil, err
 	}
@@ -121,16 +128,36 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 		if err := c.servers.Make(ctx, v.share, v.directory, cl.mode, cl.uid, cl.gid); err != nil {
 			return serverError(v.share, err)
 		}
-		return nil
+		return c.export(ctx, v, &rec)
 	})
 	if err != nil {
 		return nil, err
 	}
 	cl.directory = v.directory
+	capacity := int64(0) // of a size that is recorded only nothing is promised
+	if rec.Control != "" {
+		cl.share = path.Dir(exportName(v.share, v.directory))
+	}
+	if rec.Enforced {
+		capacity = rec.Required
+	}
 	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
-		VolumeId: id, VolumeContext: cl.context(), ContentSource: r.GetVolumeContentSource(),
+		CapacityBytes: capacity,
+		VolumeId:      id, VolumeContext: cl.context(), ContentSource: r.GetVolumeContentSource(),
 		AccessibleTopology: where,
 	}}, nil
+}
+
+// export gives a volume its own export, or the export its quota, if its class wants that.
+func (c *controller) export(ctx context.Context, v volume, rec *record) error {
+	if rec.Control == "" {
+		return nil
+	}
+	quota := int64(0)
+	if rec.Enforced {
+		quota = rec.Required
+	}
+	return controlError(c.exports.Put(ctx, rec.Control, v.share, v.directory, quota))
 }
 
 // sizes checks the range of a size.
@@ -163,6 +190,9 @@ func (c *controller) claim(ctx context.Context, v volume, rec *record) error {
 	case err == nil:
 		if have.Name != rec.Name {
 			return status.Errorf(codes.AlreadyExists, "%s is the directory of the volume %q", v.directory, have.Name)
+		}
+		if have.Control != rec.Control {
+			return status.Errorf(codes.AlreadyExists, "%q was made with %s %q", have.Name, paramControl, have.Control)
 		}
 		if have.Source != rec.Source {
 			return status.Errorf(codes.AlreadyExists, "%q is a copy of %q, not of %q", have.Name, have.Source, rec.Source)
@@ -211,9 +241,14 @@ func (c *controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReques
 
 // remove removes a volume or a snapshot that has a record, and the record last.
 func (c *controller) remove(ctx context.Context, v volume) error {
-	if _, err := c.record(ctx, v.share, v.directory); status.Code(err) == codes.NotFound {
+	rec, err := c.record(ctx, v.share, v.directory)
+	if status.Code(err) == codes.NotFound {
 		return nil
-	} else if err != nil {
+	}
+	if err == nil && rec.Control != "" {
+		err = controlError(c.exports.Remove(ctx, rec.Control, exportName(v.share, v.directory)))
+	}
+	if err != nil {
 		return err
 	}
 	if err := c.servers.Remove(ctx, v.share, v.directory); err != nil {

@@ -44,6 +44,8 @@ type Config struct {
 	Mounter    Mounter
 	// Topology is where the node is; nil is DefaultTopology.
 	Topology map[string]string
+	// Control are the controller's files for the control interface of servers.
+	Control ControlFiles
 	// GiveUp bounds the time that a call of the controller waits for a server that does not answer.
 	GiveUp time.Duration
 	Log    *zap.Logger
@@ -93,7 +95,7 @@ func newServer(cfg Config, dialer *dial.Dialer) *grpc.Server {
 	s := grpc.NewServer(grpc.UnaryInterceptor(logged(cfg.Log)))
 	csi.RegisterIdentityServer(s, &identity{version: cfg.Version})
 	if cfg.Controller {
-		csi.RegisterControllerServer(s, &controller{servers: &remote{dialer}})
+		csi.RegisterControllerServer(s, &controller{servers: &remote{dialer}, exports: &control{cfg.Control}})
 	}
 	if cfg.Node {
 		csi.RegisterNodeServer(s, &node{id: cfg.NodeID, mounter: cfg.Mounter, topology: cfg.Topology})

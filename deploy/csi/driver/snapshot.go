@@ -123,11 +123,20 @@ func (c *controller) put(ctx context.Context, share client.URL, directory string
 // fill copies from to a directory whose record says Copying, and then the record does not any more. What
 // an earlier attempt has left is removed first.
 func (c *controller) fill(ctx context.Context, from *origin, to volume, rec *record) error {
+	if rec.Control != "" {
+		if err := c.exports.Remove(ctx, rec.Control, exportName(to.share, to.directory)); err != nil {
+			return controlError(err)
+		}
+	}
 	if err := c.servers.Remove(ctx, to.share, to.directory); err != nil {
 		return serverError(to.share, err)
 	}
 	if err := c.servers.Make(ctx, to.share, to.directory, 0o700, nil, nil); err != nil {
 		return serverError(to.share, err)
+	}
+	// The quota is set while the directory is empty.
+	if err := c.export(ctx, to, rec); err != nil {
+		return err
 	}
 	if err := c.servers.Copy(ctx, from.share, from.directory, to.share, to.directory); err != nil {
 		return serverError(from.share, err)
@@ -227,8 +236,8 @@ func (c *controller) DeleteSnapshot(
 	return &csi.DeleteSnapshotResponse{}, nil
 }
 
-// ControllerExpandVolume implements csi.ControllerServer. Nothing enforces sizes, so the record is all that
-// changes.
+// ControllerExpandVolume implements csi.ControllerServer. The record changes, and the quota of a
+// volume that has one.
 func (c *controller) ControllerExpandVolume(
 	ctx context.Context, r *csi.ControllerExpandVolumeRequest,
 ) (*csi.ControllerExpandVolumeResponse, error) {
@@ -263,6 +272,9 @@ func (c *controller) ControllerExpandVolume(
 		if err := c.put(ctx, v.share, v.directory, rec); err != nil {
 			return nil, err
 		}
+	}
+	if err := c.export(ctx, v, &rec); err != nil {
+		return nil, err
 	}
 	return &csi.ControllerExpandVolumeResponse{CapacityBytes: rec.Required}, nil
 }

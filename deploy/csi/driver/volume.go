@@ -34,6 +34,8 @@ const (
 	paramUID                 = "uid"
 	paramGID                 = "gid"
 	paramTopology            = "topology"
+	paramControl             = "control"
+	paramQuota               = "quota"
 
 	attrDirectory = "directory" // below the share; only in the context of a volume
 )
@@ -41,7 +43,7 @@ const (
 var (
 	classParams = []string{
 		paramServer, paramShare, paramTransport, paramPort, paramMount, paramControllerTransport, paramControllerPort,
-		paramOnDelete, paramMode, paramUID, paramGID, paramTopology,
+		paramOnDelete, paramMode, paramUID, paramGID, paramTopology, paramControl, paramQuota,
 	}
 	contextAttrs = []string{paramServer, paramShare, paramTransport, paramPort, paramMount, attrDirectory}
 )
@@ -80,6 +82,10 @@ type class struct {
 	retain     bool       // DeleteVolume leaves the directory
 	mode       uint32
 	uid, gid   *uint32 // nil: those that the server gives
+	// control is where the control interface of the server is: each volume has an export of its own then,
+	// with a quota if enforced says so.
+	control  string
+	enforced bool
 	// topology has the nodes that reach the server; empty: all do.
 	topology []map[string]string
 }
@@ -129,6 +135,9 @@ func parseClass(params map[string]string) (*class, error) {
 			*to = new(uint32(n))
 		}
 	}
+	if err := c.parseControl(params); err != nil {
+		return nil, err
+	}
 	transport, err := parseTransport(paramControllerTransport, params[paramControllerTransport])
 	if err != nil {
 		return nil, err
@@ -142,6 +151,36 @@ func parseClass(params map[string]string) (*class, error) {
 	}
 	c.controller, err = location(transport, p.server, port, p.share)
 	return c, err
+}
+
+// Values of the parameter quota: the size of a volume is a quota, or is recorded only.
+const (
+	quotaEnforced = "enforced"
+	quotaRecorded = "recorded"
+)
+
+// parseControl reads the parameters control and quota.
+func (c *class) parseControl(params map[string]string) error {
+	c.control = params[paramControl]
+	if c.control != "" {
+		host, port, err := net.SplitHostPort(c.control)
+		if err != nil {
+			host, port = strings.Trim(c.control, "[]"), ControlPort
+		}
+		if _, err := parsePort(paramControl, port); err != nil || !isHost(host) {
+			return fmt.Errorf("%s %q: use HOST or HOST:PORT", paramControl, c.control)
+		}
+	}
+	switch v := params[paramQuota]; {
+	case v == "", v == quotaEnforced && c.control != "":
+		c.enforced = c.control != ""
+	case v == quotaRecorded:
+	case v == quotaEnforced:
+		return fmt.Errorf("%s %s needs %s: the server sets the quota", paramQuota, v, paramControl)
+	default:
+		return fmt.Errorf("%s %q: use %s or %s", paramQuota, v, quotaEnforced, quotaRecorded)
+	}
+	return nil
 }
 
 // parsePlace reads the context of a volume, or that part of a StorageClass.

@@ -1,0 +1,123 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// NodeID is the identifier of a node: its name, and the addresses from which it mounts, for the rules of
+// exports.
+func NodeID(name string, addresses []string) (string, error) {
+	for _, a := range addresses {
+		if _, err := netip.ParseAddr(a); err != nil {
+			return "", fmt.Errorf("--address %s: %w", a, err)
+		}
+	}
+	if strings.ContainsAny(name, "@,") || name == "" {
+		return "", fmt.Errorf("the node's name %q has none, or an @ or a comma", name)
+	}
+	if len(addresses) == 0 {
+		return name, nil
+	}
+	return name + "@" + strings.Join(addresses, ","), nil
+}
+
+// addressesOf is the inverse of NodeID.
+func addressesOf(id string) (list []string, err error) {
+	_, text, ok := strings.Cut(id, "@")
+	if !ok {
+		return nil, status.Errorf(codes.NotFound, "the node %q is not known by an address: start its plugin with --address", id)
+	}
+	for a := range strings.SplitSeq(text, ",") {
+		ip, err := netip.ParseAddr(a)
+		if err != nil {
+			return nil, status.Errorf(codes.NotFound, "the node %q: %v", id, err)
+		}
+		list = append(list, ip.Unmap().String())
+	}
+	return list, nil
+}
+
+// ControllerPublishVolume implements csi.ControllerServer. The export of a volume, where it has one, admits
+// the node. Other volumes are in an export that admits whom its administrator says.
+func (c *controller) ControllerPublishVolume(
+	ctx context.Context, r *csi.ControllerPublishVolumeRequest,
+) (*csi.ControllerPublishVolumeResponse, error) {
+	switch {
+	case r.GetVolumeId() == "" || r.GetNodeId() == "":
+		return nil, status.Error(codes.InvalidArgument, "the identifier of the volume or of the node is missing")
+	case r.GetVolumeCapability() == nil:
+		return nil, status.Error(codes.InvalidArgument, "the volume capability is missing")
+	case r.GetVolumeCapability().GetBlock() != nil,
+		!slices.Contains(modes, r.GetVolumeCapability().GetAccessMode().GetMode()):
+		return nil, status.Error(codes.InvalidArgument, "the volume capability is not supported")
+	}
+	done := &csi.ControllerPublishVolumeResponse{}
+	v, err := parseID(r.GetVolumeId())
+	if err != nil { // an existing directory, which its attributes describe
+		if _, perr := parsePlace(r.GetVolumeContext()); perr == nil {
+			return done, nil
+		}
+		return nil, status.Errorf(codes.NotFound, "%q: %v", r.GetVolumeId(), err)
+	}
+	rec, err := c.record(ctx, v.share, v.directory)
+	if err != nil {
+		return nil, err
+	}
+	addresses, err := addressesOf(r.GetNodeId())
+	if err != nil || rec.Control == "" {
+		return done, err
+	}
+	release, err := c.volumes.take(v.share.String() + "#" + v.directory)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := c.exports.Allow(ctx, rec.Control, exportName(v.share, v.directory), addresses); err != nil {
+		return nil, controlError(err)
+	}
+	return done, nil
+}
+
+// ControllerUnpublishVolume implements csi.ControllerServer. Without a node it is for all.
+func (c *controller) ControllerUnpublishVolume(
+	ctx context.Context, r *csi.ControllerUnpublishVolumeRequest,
+) (*csi.ControllerUnpublishVolumeResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "the identifier of the volume is missing")
+	}
+	done := &csi.ControllerUnpublishVolumeResponse{}
+	v, err := parseID(r.GetVolumeId())
+	if err != nil {
+		return done, nil
+	}
+	rec, err := c.record(ctx, v.share, v.directory)
+	if status.Code(err) == codes.NotFound || err == nil && rec.Control == "" {
+		return done, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var addresses []string
+	if r.GetNodeId() != "" {
+		if addresses, err = addressesOf(r.GetNodeId()); err != nil {
+			return done, nil // it was not published to such a node
+		}
+	}
+	release, err := c.volumes.take(v.share.String() + "#" + v.directory)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := c.exports.Deny(ctx, rec.Control, exportName(v.share, v.directory), addresses); err != nil {
+		return nil, controlError(err)
+	}
+	return done, nil
+}
