@@ -216,7 +216,7 @@ csi:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/rstored-csi ./deploy/csi
 
 # The image of the driver for Kubernetes.
-image-csi: csi
+image-csi: csi build
 	$(ENGINE) build -f deploy/csi/Containerfile -t '$(IMAGECSI)' bin
 
 # What uses RDMA devices in the place of what make install installed.

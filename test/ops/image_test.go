@@ -104,6 +104,7 @@ esac
 case $(uname -m) in x86_64) ld=/lib64/ld-linux-x86-64.so.2 ;; aarch64) ld=/lib/ld-linux-aarch64.so.1 ;; esac
 once --entrypoint $ld rstored-test --list /usr/lib/$(uname -m)-linux-gnu/librdmacm.so.1 | grep libibverbs.so.1
 
+once --entrypoint /usr/bin/rstorectl rstored-csi-test version
 once rstored-csi-test --version
 $P volume rm state
 `
