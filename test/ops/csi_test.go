@@ -74,7 +74,7 @@ func TestCSI(t *testing.T) {
 	})
 	socket := filepath.Join(dir, "csi.sock")
 	program(t, filepath.Join(dir, "rstored-csi"), "--endpoint", "unix://"+socket, "--controller", "--node", "--node-id",
-		"here")
+		"here", "--address", "127.0.0.1")
 	until(t, "rstored-csi", func() bool { _, err := os.Stat(socket); return err == nil })
 
 	for _, transport := range []string{"tcp", "rdma"} {

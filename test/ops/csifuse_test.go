@@ -51,7 +51,7 @@ func TestCSIFUSE(t *testing.T) {
 	socket, pods := filepath.Join(dir, "csi.sock"), filepath.Join(dir, "pods")
 	program(t, filepath.Join(dir, "rstored-csi"), "--endpoint", "unix://"+socket, "--controller", "--node", "--node-id",
 		"here", "--rstorectl", filepath.Join(bin, "rstorectl"), "--fuse-dir", filepath.Join(dir, "fuse"),
-		"--topology", "net=a")
+		"--topology", "net=a", "--address", "127.0.0.1")
 	until(t, "rstored-csi", func() bool { _, err := os.Stat(socket); return err == nil })
 	t.Cleanup(func() {
 		left, _ := exec.Command("sh", "-c", `grep -F " $0/" /proc/self/mountinfo | cut -d' ' -f5`, dir).Output()

@@ -73,7 +73,7 @@ func (t *tool) exportAdd() *cobra.Command {
 relative to the working directory. Without --client the export is for the server's own
 host only. --client '*' is everybody. Options are those of
 exports(5), and transport=, rsize=, wsize=, bandwidth=, iops=, export_bandwidth=,
-export_iops=, manage_gids, pkey=, no_host_locks, direct; docs/exports.md has them all.`,
+export_iops=, quota=, manage_gids, pkey=, no_host_locks, direct; docs/exports.md has them all.`,
 		Example: `  rstorectl export add /srv/data --client 10.0.0.0/8
   rstorectl export add '/srv/data=/d' --client '*(ro,all_squash)'
   rstorectl export add /srv/data --client '10.0.0.7(no_root_squash)' --client '10.0.0.0/8(ro)'

@@ -6,7 +6,7 @@ umount $M
 S=/tmp/csi.sock
 T=/tmp/pods
 mkdir $T
-/tmp/rstored-csi --endpoint unix://$S --controller --node >/tmp/csi.log 2>&1 &
+/tmp/rstored-csi --endpoint unix://$S --controller --node --address "$(my_address)" >/tmp/csi.log 2>&1 &
 driver=$!
 trap 'echo "line $((LINENO)): $BASH_COMMAND failed"; tail -n 5 /tmp/csi.log' ERR
 call() { /tmp/csicall $S "$@"; }
