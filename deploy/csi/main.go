@@ -42,10 +42,10 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	cfg := driver.Config{Version: version}
 	flags.StringVar(&cfg.Endpoint, "endpoint", "unix:///csi/csi.sock", "Unix socket to listen on")
 	flags.StringVar(&cfg.NodeID, "node-id", "", "name of this node; default: that of the host")
-	flags.StringSliceVar(&addresses, "address", nil, "`ADDRESS` from which this node mounts; repeatable. Exports of single "+
-		"volumes admit it while the node has the volume")
-	flags.StringVar(&cfg.Control.Cert, "control-cert", "", "`FILE` with the certificate for the control of servers, for classes "+
-		"with the parameter control")
+	flags.StringSliceVar(&addresses, "address", nil, "`ADDRESS` from which this node mounts; repeatable. Exports of "+
+		"single volumes admit it while the node has the volume")
+	flags.StringVar(&cfg.Control.Cert, "control-cert", "", "`FILE` with the certificate for the control of servers, for "+
+		"classes with the parameter control")
 	flags.StringVar(&cfg.Control.Key, "control-key", "", "`FILE` with its key")
 	flags.StringVar(&cfg.Control.CA, "control-ca", "", "`FILE` with the authority of the servers' certificates")
 	flags.BoolVar(&cfg.Controller, "controller", false, "serve the Controller service: make and remove volumes")
@@ -53,7 +53,8 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	flags.StringToStringVar(&cfg.Topology, "topology", driver.DefaultTopology,
 		"`KEY=VALUE` of where this node is, for the parameter topology of classes")
 	host := driver.Host{}
-	flags.StringVar(&host.Rstorectl, "rstorectl", "", "the program rstorectl, for mounts by FUSE; default: beside this one")
+	flags.StringVar(&host.Rstorectl, "rstorectl", "", "the program rstorectl, for mounts by FUSE; default: beside this "+
+		"one")
 	flags.StringVar(&host.Dir, "fuse-dir", "/run/rstored-csi", "directory for logs of mounts by FUSE")
 	flags.BoolVar(&host.Units, "fuse-units", false, "run each mount by FUSE as a unit of the host's systemd, so that it "+
 		"outlives this process; the host has --fuse-dir at the same path")

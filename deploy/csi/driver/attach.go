@@ -33,7 +33,8 @@ func NodeID(name string, addresses []string) (string, error) {
 func addressesOf(id string) (list []string, err error) {
 	_, text, ok := strings.Cut(id, "@")
 	if !ok {
-		return nil, status.Errorf(codes.NotFound, "the node %q is not known by an address: start its plugin with --address", id)
+		return nil, status.Errorf(codes.NotFound, "the node %q is not known by an address: start its plugin with "+
+			"--address", id)
 	}
 	for a := range strings.SplitSeq(text, ",") {
 		ip, err := netip.ParseAddr(a)

@@ -16,8 +16,8 @@ import (
 //
 // It records the requested size, so that a second request for the volume with another size is refused,
 // and refuses a size larger than the server's file system. A volume with an export of its own has a quota
-// of that size; of others it reports no capacity. Snapshots and clones are copies that the server makes file by file, so of a
-// volume in use they are not of one moment.
+// of that size; of others it reports no capacity. Snapshots and clones are copies that the server makes
+// file by file, so of a volume in use they are not of one moment.
 type controller struct {
 	csi.UnimplementedControllerServer
 	servers servers

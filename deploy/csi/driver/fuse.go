@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -84,8 +85,7 @@ func (h Host) Mount(ctx context.Context, m Mount, finished func()) error {
 	id := mountID(m.Target)
 	args := []string{
 		"mount", "--log", filepath.Join(h.Dir, id+".log"),
-		"--options", strings.Join(append(m.Options.Flags[:len(m.Options.Flags):len(m.Options.Flags)], m.Options.Data...), ","),
-		m.Source, m.Target,
+		"--options", strings.Join(slices.Concat(m.Options.Flags, m.Options.Data), ","), m.Source, m.Target,
 	}
 	run := h.child
 	if h.Units {

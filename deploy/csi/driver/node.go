@@ -147,8 +147,8 @@ func (n *node) grant(
 	}
 	err := n.mounter.Grant(ctx, m.Target, *group, release)
 	if errors.Is(err, fs.ErrPermission) {
-		return nil, status.Errorf(codes.FailedPrecondition, "%s cannot be given to the group %d (fsGroup), because the server "+
-			"squashes root: set gid: \"%d\" and mode: \"2770\" in the StorageClass, or export it to the nodes with "+
+		return nil, status.Errorf(codes.FailedPrecondition, "%s cannot be given to the group %d (fsGroup), because the "+
+			"server squashes root: set gid: \"%d\" and mode: \"2770\" in the StorageClass, or export it to the nodes with "+
 			"no_root_squash", m.Source, *group, *group)
 	}
 	if err != nil {

@@ -45,7 +45,9 @@ func TestAccessible(t *testing.T) {
 			t.Errorf("%q for %v: %v, %v", tt.class, tt.nodes, got, err)
 		}
 	}
-	for _, bad := range []string{"net", "net=", "=a", "net=a,net=b", ";", "net=a;", "n/e/t=a", "net=-a", "net=" + strings.Repeat("a", 64)} {
+	for _, bad := range []string{
+		"net", "net=", "=a", "net=a,net=b", ";", "net=a;", "n/e/t=a", "net=-a", "net=" + strings.Repeat("a", 64),
+	} {
 		if got, err := parseTopology(bad); err == nil {
 			t.Errorf("%q is %v", bad, got)
 		}

@@ -109,8 +109,8 @@ func TestClass(t *testing.T) {
 		c.controller.String() != "nfs+rdma://nas:20049/data" || c.transport != "tcp" || c.port != 12049 {
 		t.Errorf("%+v", c)
 	}
-	if m := c.context(); m["server"] != "nas" || m["share"] != "/data" || m["transport"] != "tcp" || m["port"] != "12049" ||
-		m["mount"] != "fuse" || m["topology"] != "" || c.topology[0]["net"] != "a" {
+	if m := c.context(); m["server"] != "nas" || m["share"] != "/data" || m["transport"] != "tcp" ||
+		m["port"] != "12049" || m["mount"] != "fuse" || m["topology"] != "" || c.topology[0]["net"] != "a" {
 		t.Errorf("%v", m)
 	}
 	for want, params := range map[string]map[string]string{
