@@ -47,7 +47,8 @@ var deniedRule = nfs.ClientRule{RO: true, Squash: nfs.AllSquash, AnonUID: nfs.An
 //
 //	OK         the rule
 //	ACCESS     no rule admits the client
-//	WRONGSEC   the flavor of the call, or the protection of the connection, is not the rule's
+//	WRONGSEC   the flavor of the call, or the protection of the connection, is not the rule's;
+//	           cleansUp has an exception
 //	DELAY      the name of the client's host is being resolved; or again is set
 //
 // A wrong flavor must be WRONGSEC and not ACCESS: on WRONGSEC the Linux client asks by SECINFO
@@ -67,7 +68,7 @@ func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 		k.s.cfg.Counters.UnprotectedClients.Add(1)
 		k.auditRule(x, nfs.ErrWrongSec)
 		return nil, nfs.ErrWrongSec
-	case !rule.Flavors.Has(k.c.Cred.Flavor):
+	case !rule.Flavors.Has(k.c.Cred.Flavor) && !k.cleansUp():
 		k.auditRule(x, nfs.ErrWrongSec)
 		return nil, nfs.ErrWrongSec
 	}

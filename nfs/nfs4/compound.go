@@ -49,6 +49,7 @@ type compound struct {
 	again     bool      // the compound has to begin again on a worker
 	later     bool      // with again: after the time that was given to Call.Defer
 
+	cleaning   bool        // see cleansUp
 	keepResult bool        // the result of the operation stays though it failed
 	inChange   []lock.File // files of which no delegation is granted until the operation ends
 	turn       *state.Turn // of the operation's owner, in version 4.0
@@ -279,7 +280,7 @@ func (k *compound) step(op uint32) nfs.Status {
 //	     SEQUENCE that is not first                  SEQUENCE_POS
 //	not implemented, or of version 4.0 in a session  NOTSUPP
 //	no current file handle                           NOFILEHANDLE
-//	export denied to the client                      ACCESS
+//	export denied to the client, or cleansUp         ACCESS
 //	export that is on other servers                  MOVED
 //	no saved file handle                             NOFILEHANDLE; RESTOREFH of 4.0: RESTOREFH
 //	a change whose result would not fit              see tooBig
@@ -307,7 +308,8 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 		return nfs.ErrNotSupp
 	case row.is(needsHandle) && !k.cur.set():
 		return nfs.ErrNoFileHandle
-	case k.cur.rule == &deniedRule && !allowedIfDenied(op),
+	case k.cleaning && !allowedIfDenied(op) && op != OpGetAttr,
+		k.cur.rule == &deniedRule && !allowedIfDenied(op),
 		k.saved.rule == &deniedRule && row.is(needsSaved) && op != OpRestoreFH:
 		return nfs.ErrAcces
 	case k.cur.moved() && !allowedIfMoved(op), k.saved.moved() && row.is(needsSaved) && op != OpRestoreFH:

@@ -17,6 +17,7 @@ type opStatus struct {
 // errors have forgotten.
 var besides = map[opStatus]string{
 	{OpOpen, nfs.ErrNotSupp}:               "RFC 8881 section 18.16.3, CLAIM_DELEGATE_PREV",
+	{OpExchangeID, nfs.ErrPerm}:            "RFC 8881 section 18.35.4, case 9",
 	{OpSeek, nfs.ErrNXIO}:                  "RFC 7862 section 15.11.3",
 	{OpAllocate, nfs.ErrLocked}:            "RFC 8881 section 9.1.2",
 	{OpDeallocate, nfs.ErrLocked}:          "RFC 8881 section 9.1.2",

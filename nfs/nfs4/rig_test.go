@@ -145,6 +145,7 @@ type rig struct {
 	peer    string
 	conn    rpc.Peer // of the connection, beside the address
 	uid     uint32
+	gss     *rpc.Cred // of the caller, as if it were proven; nil: AUTH_SYS of uid
 	bulkMax int
 	blocks  int    // of memory that the transport has for a call; 0 means enough
 	raw     []byte // the last reply, as it was sent
@@ -215,7 +216,16 @@ func (r *rig) start(boot uint32) {
 		Known: r.known, Journal: r, Limits: r.limits, Calls: r.calls,
 	})
 	r.s.observe = r.see
-	r.srv = rpc.NewServer(rpc.ServerConfig{Programs: r.s.Programs(), Workers: 2})
+	programs := r.s.Programs()
+	serve := &programs[0].Procs[ProcCompound].Serve
+	compound := *serve
+	*serve = func(c *rpc.Call, mayBlock bool) rpc.Status {
+		if r.gss != nil {
+			c.Cred = *r.gss
+		}
+		return compound(c, mayBlock)
+	}
+	r.srv = rpc.NewServer(rpc.ServerConfig{Programs: programs, Workers: 2})
 	r.t.Cleanup(r.srv.Close)
 }
 

@@ -25,13 +25,6 @@ const (
 		exchPNFSDS | exchUpdate
 )
 
-// State protection (state_protect_how4).
-const (
-	protectNone     = 0
-	protectMachCred = 1
-	protectSSV      = 2
-)
-
 // implementation is what the server calls itself (nfs_impl_id4).
 const (
 	implDomain = "rstored"
@@ -45,9 +38,14 @@ func (k *compound) principal() state.Principal {
 	return state.Principal{Flavor: k.c.Cred.Flavor, UID: k.c.Cred.UID}
 }
 
+// integrity reports whether the credential of the call protects all of it.
+func (k *compound) integrity() bool {
+	return k.c.Cred.Flavor == rpc.AuthKrb5i || k.c.Cred.Flavor == rpc.AuthKrb5p
+}
+
 // by is the caller, and where the call came from.
 func (k *compound) by() *state.By {
-	return &state.By{Principal: k.principal(), From: state.FromPeer(&k.c.Peer)}
+	return &state.By{Principal: k.principal(), Integrity: k.integrity(), From: state.FromPeer(&k.c.Peer)}
 }
 
 // noExport reports whether no export admits the client, as far as is known yet.
@@ -73,19 +71,21 @@ func decodeImplID(d *xdr.Decoder) {
 
 // exchangeID is EXCHANGE_ID (section 18.35). It makes a client record, finds one, or updates one;
 // package state has the table of cases. No record counts before its client has confirmed it by
-// CREATE_SESSION, so a client cannot end another's state nor fill memory for long. State
-// protection would need credentials that prove something; AUTH_SYS does not, so a client can have
-// none.
+// CREATE_SESSION, so a client cannot end another's state nor fill memory for long. protect.go has
+// state protection.
 func exchangeID(k *compound) nfs.Status {
 	d := &k.c.Args
 	a := state.ExchangeID{
-		Principal: k.principal(), From: state.FromPeer(&k.c.Peer), NoExport: k.noExport(),
+		Principal: k.principal(), Integrity: k.integrity(), From: state.FromPeer(&k.c.Peer), NoExport: k.noExport(),
 		Verifier: decodeVerifier(d), Owner: d.Opaque(OwnerMax),
 	}
 	asked := d.Uint32()
 	a.Update = asked&exchUpdate != 0
 	protect := d.Uint32()
-	if protect == protectNone {
+	if protect == protectMachCred {
+		a.Protect = decodeProtection(d)
+	}
+	if protect != protectSSV {
 		decodeImplID(d)
 	}
 	switch {
@@ -93,8 +93,8 @@ func exchangeID(k *compound) nfs.Status {
 		return nfs.ErrBadXDR
 	case asked&^exchFlagsOfAsked != 0, asked&exchFenceOps != 0 && k.minor < 2:
 		return nfs.ErrInval // SUPP_FENCE_OPS is a flag of version 4.2 (RFC 7862 section 14.1)
-	case protect == protectMachCred:
-		return nfs.ErrInval // it is for callers whose credentials prove something (section 18.35.3)
+	case protect == protectMachCred && !k.integrity():
+		return nfs.ErrInval // the credential must protect the call (section 18.35.3)
 	case protect == protectSSV:
 		return nfs.ErrEncrAlgUnsupp
 	}
@@ -111,7 +111,7 @@ func exchangeID(k *compound) nfs.Status {
 		flags |= exchConfirmed
 	}
 	e.Uint32(flags)
-	e.Uint32(protectNone)
+	encodeProtection(e, got.Protected)
 	e.Uint64(0) // so_minor_id
 	e.String(k.s.identity)
 	e.String(k.s.identity) // scope
@@ -202,7 +202,7 @@ const (
 func createSession(k *compound) nfs.Status {
 	d := &k.c.Args
 	a := state.CreateSession{
-		Client: d.Uint64(), Sequence: d.Uint32(), Principal: k.principal(),
+		Client: d.Uint64(), Sequence: d.Uint32(), Principal: k.principal(), Integrity: k.integrity(),
 		From: state.FromPeer(&k.c.Peer), NoExport: k.noExport(), Minor: k.minor,
 	}
 	flags := d.Uint32()

@@ -29,6 +29,8 @@ import (
 //	                   DESTROY_CLIENTID: STALE_CLIENTID
 //	another principal  CREATE_SESSION: CLID_INUSE; else as for another identity
 //
+// A client with state protection has two more rules; see protect.go.
+//
 // A principal of AUTH_SYS is what the caller claims. It stops mistakes, and attackers only together
 // with the address or with TLS.
 
@@ -45,13 +47,14 @@ type Identity struct {
 type From struct {
 	Identity
 	Host netip.Addr
+	Conn int64 // number of the connection, see rpc.Peer
 }
 
 // FromPeer is where calls of a connection come from. An IPv4 address mapped into IPv6 counts as the
 // IPv4 address, and a zone is dropped: the same host must compare equal over all listeners.
 func FromPeer(p *rpc.Peer) From {
 	const key, standard = 0x7fff, 0x7fff // the top bit is membership, full or limited
-	f := From{Host: p.Addr.Addr().Unmap().WithZone("")}
+	f := From{Host: p.Addr.Addr().Unmap().WithZone(""), Conn: p.Conn}
 	f.Security, f.Name, f.Partition = p.Security, p.Name, p.PKey&key
 	if f.Partition == standard {
 		f.Partition = 0
@@ -62,6 +65,8 @@ func FromPeer(p *rpc.Peer) From {
 // By is the caller that asks for a change of a session or a client.
 type By struct {
 	Principal Principal
+	// Integrity: the credential protects the whole message (RPCSEC_GSS with integrity or privacy).
+	Integrity bool
 	From      From
 }
 
@@ -133,7 +138,7 @@ func (c *Client) at(from *From) bool {
 }
 
 // by reports whether somebody may change what the client's sessions are.
-func (c *Client) by(b *By) bool { return c.is(&b.From.Identity) && c.principal == b.Principal }
+func (c *Client) by(b *By) bool { return c.is(&b.From.Identity) && c.proves(b.Principal, b.Integrity) }
 
 // join remembers an address of the client. The caller has checked identity and principal before.
 func (c *Client) join(host netip.Addr) {
@@ -170,5 +175,6 @@ func (s *Server) Bindable(id SessionID, by *By) *Session {
 		return nil
 	}
 	x.Client.join(by.From.Host)
+	x.attach(by.From.Conn)
 	return x
 }

@@ -33,6 +33,7 @@ type Client struct {
 	owner     string // as it is known, see Identity.known
 	verifier  Verifier
 	principal Principal
+	protected *Protection             // nil: it has no state protection; set before others see it
 	bound     atomic.Pointer[binding] // nil: it is anybody's
 	confirmed atomic.Bool
 	renewed   atomic.Int64 // nanoseconds of the Unix time
@@ -108,6 +109,8 @@ type ExchangeID struct {
 	Owner     []byte
 	Verifier  Verifier
 	Principal Principal
+	Integrity bool        // of By
+	Protect   *Protection // what the client may have; nil: it asks for no state protection
 	From      From
 	NoExport  bool // no export admits the caller
 	Update    bool // EXCHGID4_FLAG_UPD_CONFIRMED_REC_A
@@ -118,6 +121,7 @@ type Exchanged struct {
 	Client    uint64
 	Sequence  uint32 // of the next CREATE_SESSION
 	Confirmed bool
+	Protected *Protection // of the client; nil: none
 }
 
 // ExchangeID finds the record of a client owner, or makes one that the next
@@ -139,14 +143,14 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 			return Exchanged{}, nfs.ErrNoEnt
 		case old.verifier != a.Verifier:
 			return Exchanged{}, nfs.ErrNotSame
-		case old.principal != a.Principal:
+		case !old.proves(a.Principal, a.Integrity):
 			return Exchanged{}, nfs.ErrPerm
 		}
 		old.join(a.From.Host)
 		return old.exchanged(), nfs.OK
 	}
 	var gone *Client
-	if old != nil && old.principal != a.Principal {
+	if old != nil && !old.proves(a.Principal, a.Integrity) {
 		if old.inUse(now) {
 			s.mu.Unlock()
 			return Exchanged{}, nfs.ErrClientIDInUse
@@ -163,6 +167,9 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 		return old.exchanged(), nfs.OK
 	}
 	c := s.record(now, r, known, a.Verifier, a.Principal, &a.From, a.NoExport)
+	if c != nil {
+		c.protected = a.Protect
+	}
 	s.mu.Unlock()
 	if gone != nil {
 		gone.delist()
@@ -232,7 +239,9 @@ func (s *Server) dropUnconfirmed(r *records) {
 func (c *Client) exchanged() Exchanged {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Exchanged{Client: c.ID, Sequence: c.create.Seq + 1, Confirmed: c.confirmed.Load()}
+	return Exchanged{
+		Client: c.ID, Sequence: c.create.Seq + 1, Confirmed: c.confirmed.Load(), Protected: c.protected,
+	}
 }
 
 // DestroyClient is DESTROY_CLIENTID (section 18.50.3).
@@ -243,7 +252,7 @@ func (s *Server) DestroyClient(id uint64, by *By) nfs.Status {
 	}
 	if !c.by(by) || !c.at(&by.From) {
 		s.denied(c, "DESTROY_CLIENTID", &by.From)
-		return nfs.ErrStaleClientID
+		return c.wrong(by, nfs.ErrStaleClientID)
 	}
 	if sessions, states := c.holdings(); sessions+states > 0 {
 		return nfs.ErrClientIDBusy

@@ -167,6 +167,7 @@ func (r *restorer) client(x *savedClient) error {
 	c := s.newClient(x.ID, x.Owner, x.Verifier, x.Principal)
 	c.known, c.complete, c.nstate, c.recalledAny, c.create = x.Known, x.Complete, x.NState, r.shift(x.RecalledAny),
 		x.Create
+	c.protected = x.Protected
 	c.bound.Store(x.Bound)
 	var host netip.Addr
 	if x.Bound != nil && len(x.Bound.Hosts) > 0 {

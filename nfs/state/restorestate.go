@@ -118,6 +118,12 @@ func (r *restorer) session(c *Client, x savedSession) error {
 			return damaged("a reply of %d bytes", n)
 		}
 	}
+	if len(x.Conns) > connsMax {
+		return damaged("a session of %d connections", len(x.Conns))
+	}
+	if c.protected != nil {
+		s.conns.Store(&x.Conns)
+	}
 	if x.Back != nil {
 		var err error
 		if s.Back, err = r.back(c, x.Back); err != nil {

@@ -2,6 +2,7 @@ package state
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rstored/rstored/nfs"
@@ -26,6 +27,8 @@ type Session struct {
 	Fore  Channel
 	// Back is the other direction, with or without connections; nil: the session has none.
 	Back *Backchannel
+
+	conns atomic.Pointer[[]int64] // see attach; nil: any connection may be used
 
 	mu    sync.Mutex
 	slots []slot // as many as were used
@@ -64,6 +67,7 @@ type CreateSession struct {
 	Client    uint64
 	Sequence  uint32
 	Principal Principal
+	Integrity bool // of By
 	From      From
 	NoExport  bool // no export admits the caller
 	Minor     uint32
@@ -86,6 +90,7 @@ type Created struct {
 //
 //	STALE_CLIENTID   no such client, of another identity, or ended
 //	CLID_INUSE       the principal is not that of EXCHANGE_ID
+//	WRONG_CRED       the same with state protection, or the credential does not protect the message
 //	SEQ_MISORDERED   neither the next number nor a retry
 //	DELAY            an unknown address, too many sessions, or no memory
 func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.Status) {
@@ -97,9 +102,9 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 	case !c.is(&a.From.Identity):
 		s.denied(c, "CREATE_SESSION", &a.From)
 		return Created{}, nfs.ErrStaleClientID
-	case c.principal != a.Principal:
+	case !c.proves(a.Principal, a.Integrity):
 		s.denied(c, "CREATE_SESSION", &a.From)
-		return Created{}, nfs.ErrClientIDInUse
+		return Created{}, c.wrong(&By{From: a.From}, nfs.ErrClientIDInUse)
 	case !c.at(&a.From):
 		s.denied(c, "CREATE_SESSION", &a.From)
 		if c.expired(now) {
@@ -137,6 +142,7 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 	}
 	c.charge(a.Fore.cost())
 	x := &Session{ID: s.sessionID(), Client: c, Minor: a.Minor, Fore: a.Fore, Back: a.Back}
+	x.attach(a.From.Conn)
 	bound := a.Back != nil && a.Path != nil
 	if bound {
 		a.Back.Bind(a.Path)
@@ -225,7 +231,7 @@ func (s *Server) DestroySession(id SessionID, by *By) nfs.Status {
 	c := x.Client
 	if !c.by(by) {
 		s.denied(c, "DESTROY_SESSION", &by.From)
-		return nfs.ErrBadSession
+		return c.wrong(by, nfs.ErrBadSession)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -284,7 +290,8 @@ type Use struct {
 // tie up more workers than it has slots. An error changes no slot:
 //
 //	BADSESSION                 no such session, another identity, or another minor version
-//	CONN_NOT_BOUND_TO_SESSION  an address from which the client has not named itself
+//	CONN_NOT_BOUND_TO_SESSION  an address from which the client has not named itself, or with state
+//	                           protection a connection that the client has not bound
 //	BADSLOT, BAD_HIGH_SLOT     beyond the slots of the session
 //	SEQ_MISORDERED             neither the next nor the last number of the slot
 //	SEQ_FALSE_RETRY            the last number, another request (section 2.10.6.1.3.1)
@@ -302,6 +309,9 @@ func (s *Server) Sequence(now time.Time, r *Request) (Use, Verdict, nfs.Status) 
 		return Use{}, Execute, nfs.ErrConnNotBound // the client may have another address
 	}
 	switch {
+	case !x.attached(r.From.Conn):
+		s.denied(x.Client, "SEQUENCE", &r.From)
+		return Use{}, Execute, nfs.ErrConnNotBound
 	case r.Slot >= x.Fore.MaxSlots:
 		return Use{}, Execute, nfs.ErrBadSlot
 	case r.Highest >= x.Fore.MaxSlots:

@@ -128,6 +128,7 @@ type savedClient struct {
 	Owner                      string
 	Verifier                   Verifier
 	Principal                  Principal
+	Protected                  *Protection
 	Bound                      *binding
 	Confirmed, Known, NoExport bool
 	Listed, Complete           bool
@@ -149,6 +150,7 @@ type savedSession struct {
 	Fore  Channel
 	Slots []slot
 	Back  *savedBack
+	Conns []int64 // of Session.conns; the successor's connections have the same numbers
 }
 
 type savedBack struct {
@@ -256,7 +258,8 @@ func (c *Client) encode(enc *gob.Encoder, funcs *SnapshotFuncs) error {
 		return nil
 	}
 	x := savedClient{
-		ID: c.ID, Owner: c.owner, Verifier: c.verifier, Principal: c.principal, Bound: c.bound.Load(),
+		ID: c.ID, Owner: c.owner, Verifier: c.verifier, Principal: c.principal, Protected: c.protected,
+		Bound:     c.bound.Load(),
 		Confirmed: c.confirmed.Load(), Known: c.known, NoExport: c.noExport, Listed: c.listed.Load(), Complete: c.complete,
 		Renewed: c.renewed.Load(), RecalledAny: c.recalledAny, NState: c.nstate, Create: c.create,
 		Opens: slices.Collect(maps.Values(c.opens)),
@@ -297,6 +300,9 @@ func (x *Session) saved(funcs *SnapshotFuncs) (savedSession, error) {
 	out := savedSession{ID: x.ID, Minor: x.Minor, Fore: x.Fore, Slots: slices.Clone(x.slots)}
 	if slices.ContainsFunc(x.slots, func(k slot) bool { return k.busy }) {
 		return out, errBusy
+	}
+	if list := x.conns.Load(); list != nil {
+		out.Conns = *list
 	}
 	if x.Back != nil {
 		out.Back = x.Back.saved(funcs)

@@ -42,6 +42,7 @@ var kerberosCases = []Case{
 	kerberosCase("4.2", tcp), kerberosCase("4.2", rdma),
 	kerberosLife("3", tcp, "krb5p"), kerberosLife("3", rdma, "krb5"), kerberosLife("4.2", tcp, "krb5i"),
 	kerberosLife("4.2", rdma, "krb5p"),
+	kerberosProtect("4.1", tcp), kerberosProtect("4.2", rdma),
 	kerberosKnfsd("3", "rdma"), kerberosKnfsd("4.2", "tcp"), kerberosKnfsd("4.2", "rdma"),
 }
 

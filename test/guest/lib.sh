@@ -376,3 +376,21 @@ there_and_back() {
 	rm $M/file
 	say "same"
 }
+
+# kerberos: this guest is of the realm of the host's KDC, and has rpc.gssd. The server is $NAME.
+kerberos() {
+	NAME=server.rstored.test
+	{ echo "$HOST $NAME"; echo "$(my_address) guest.rstored.test guest"; } >>/etc/hosts
+	$B hostname guest.rstored.test
+	cp /run/host/krb/krb5.conf /etc/krb5.conf
+	cp /run/host/krb/guest.keytab /etc/krb5.keytab
+	await kdc
+	rpc.gssd -f -vv -p /var/lib/nfs/rpc_pipefs >/run/host/keep.gssd.log 2>&1 &
+	$B usleep 500000
+}
+# as USER COMMAND...
+as() {
+	local user=$1
+	shift
+	setpriv --reuid="$user" --regid="$user" --clear-groups -- "$@"
+}

@@ -107,6 +107,10 @@ var about = map[string]string{
 	"krb-life-v3-rdma":  "the same over RDMA with sec=krb5",
 	"krb-life-v42-tcp":  "the same by version 4.2 with sec=krb5i",
 	"krb-life-v42-rdma": "the same by version 4.2 over RDMA with sec=krb5p",
+	"krb-protect-v41-tcp": "state protection (SP4_MACH_CRED) by version 4.1: the kernel's client, whose user's ticket has " +
+		"expired, gives an open file and a lock back by the credential of its machine, in exports with krb5, krb5i and " +
+		"krb5p; it binds new connections",
+	"krb-protect-v42-rdma": "the same by version 4.2 over RDMA",
 	"krb-knfsd-v3-rdma": "the Go client on the kernel's NFS server with rpc.svcgssd, version 3 over RDMA: sec=krb5 " +
 		"and krb5i, and refusals",
 	"krb-knfsd-v42-tcp":  "the same by version 4.2 over TCP",
@@ -248,6 +252,7 @@ var slow = map[string]bool{
 	"tls-v3": true, "tls-v42": true, "tls-knfsd": true, // their kernel takes minutes to build
 	"krb-v3-tcp": true, "krb-v3-rdma": true, "krb-v42-tcp": true, "krb-v40-tcp": true,
 	"krb-life-v3-tcp": true, "krb-life-v3-rdma": true, "krb-life-v42-tcp": true, "krb-life-v42-rdma": true,
+	"krb-protect-v41-tcp": true, "krb-protect-v42-rdma": true,
 	"krb-v41-rdma": true, "krb-knfsd-v3-rdma": true, "krb-knfsd-v42-tcp": true, "krb-knfsd-v42-rdma": true,
 	"directory-of-20000":  true,
 	"large-file":          true,

@@ -1,12 +1,5 @@
 # What happens to tickets, clocks and keys while the kernel's client uses a mount with Kerberos.
-NAME=server.rstored.test
-{ echo "$HOST $NAME"; echo "$(my_address) guest.rstored.test guest"; } >>/etc/hosts
-$B hostname guest.rstored.test
-cp /run/host/krb/krb5.conf /etc/krb5.conf
-cp /run/host/krb/guest.keytab /etc/krb5.keytab
-await kdc
-rpc.gssd -f -vv -p /var/lib/nfs/rpc_pipefs >/run/host/keep.gssd.log 2>&1 &
-$B usleep 500000
+kerberos
 
 # mnt also ends the contexts of users that an earlier mount had.
 mnt() {
@@ -15,12 +8,6 @@ mnt() {
 	[ "$VERS" != 3 ] || how="$how,nolock,mountproto=tcp,mountport=2049"
 	[ "$CARRIER" != proto=tcp ] || how="$how,port=2049"
 	timeout 60 mount -t nfs -o "$how" "$NAME:/$SEC" $M
-}
-# as USER COMMAND...
-as() {
-	local user=$1
-	shift
-	setpriv --reuid="$user" --regid="$user" --clear-groups -- "$@"
 }
 # login USER [OPTIONS]; ticket USER gets a ticket for the server as well.
 login() { echo secret | as "$1" kinit ${2:-} -c "FILE:/tmp/krb5cc_$(id -u "$1")" "$1" >/dev/null; }

@@ -1,0 +1,72 @@
+package nfs4
+
+import (
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// State protection (state_protect_how4). package state has its rules.
+const (
+	protectNone     = 0
+	protectMachCred = 1
+	protectSSV      = 2
+)
+
+// mustEnforce are the operations that only the machine may send, mayAllow those that it may send with
+// any flavor if the client asks for that. Bit n is operation n. They are the same as those of
+// knfsd: the Linux client does without state protection if a server enforces more (nfs4_sp4_select_mode).
+const (
+	mustEnforce = 1<<OpBindConnToSession | 1<<OpExchangeID | 1<<OpCreateSession | 1<<OpDestroySession |
+		1<<OpDestroyClientID
+	mayAllow = 1<<OpClose | 1<<OpOpenDowngrade | 1<<OpLockU | 1<<OpDelegReturn | 1<<OpTestStateID | 1<<OpFreeStateID
+)
+
+// decodeProtection reads a state_protect_ops4, and returns what of it is granted. What the client
+// wants enforced beside mustEnforce is not: the result says so (RFC 8881 section 18.35.3).
+func decodeProtection(d *xdr.Decoder) *state.Protection {
+	decodeOps(d)
+	return &state.Protection{Allow: decodeOps(d) & mayAllow}
+}
+
+// decodeOps reads a bitmap4 of operations. Those from 64 on are none that can be granted.
+func decodeOps(d *xdr.Decoder) uint64 {
+	b, _ := DecodeBitmap(d)
+	return uint64(b[1])<<32 | uint64(b[0])
+}
+
+// encodeProtection appends a state_protect4_r.
+func encodeProtection(e *xdr.Encoder, p *state.Protection) {
+	if p == nil {
+		e.Uint32(protectNone)
+		return
+	}
+	e.Uint32(protectMachCred)
+	for _, ops := range [...]uint64{mustEnforce, p.Allow} {
+		e.Uint32s(2, uint32(ops), uint32(ops>>32))
+	}
+}
+
+// cleansUp reports whether a call enters an export though its flavor is not accepted there, because
+// it is of the machine of a client with state protection and releases state: the credential of the
+// user may have expired. The Linux client always closes files so, with krb5i.
+//
+//	SEQUENCE PUTFH [GETATTR] CLOSE, DELEGRETURN, LOCKU or OPEN_DOWNGRADE
+//
+// PUTFH calls it before anything else is decoded. Nothing but such operations and GETATTR is
+// executed in the rest of the compound; see admit.
+func (k *compound) cleansUp() bool {
+	if k.client == nil || k.op != OpPutFH {
+		return false
+	}
+	d := k.c.Args
+	next := d.Uint32()
+	if next == OpGetAttr {
+		decodeOps(&d)
+		next = d.Uint32()
+	}
+	if d.Err() != nil || !k.client.Allows(k.by(), next) {
+		return false
+	}
+	k.cleaning = true
+	return true
+}
