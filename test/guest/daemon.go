@@ -21,11 +21,15 @@ func (r *Run) StartDaemon(ctx context.Context) error {
 		_, err := r.order(ctx, "serve")
 		return err
 	}
-	args := []string{
+	args := []string{"env"}
+	for _, v := range r.Case.Setenv {
+		args = append(args, strings.ReplaceAll(v, "%s", r.Exports))
+	}
+	args = append(args,
 		filepath.Join(r.runner.Bin, "rstored"), "--log-format", "console",
 		"--state-dir", r.path("state"), "--control", r.path("control"),
-		"--rdma-listen", HostAddr + ":20049", "--rdma-listen", "[" + HostAddr6 + "]:20049", "--tcp-listen", ":2049",
-	}
+		"--rdma-listen", HostAddr+":20049", "--rdma-listen", "["+HostAddr6+"]:20049", "--tcp-listen", ":2049",
+	)
 	for _, e := range r.Case.Exports {
 		args = append(args, "--export", exportOf(e, r.Exports))
 	}

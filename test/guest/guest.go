@@ -65,6 +65,7 @@ type Case struct {
 	Env     map[string]string // for the script
 	Exports []string          // for --export; %s is the directory of the run's exports; see exportOf. None: no daemon
 	Daemon  []string          // further flags of the daemon, with %s as in Exports
+	Setenv  []string          // variables of the daemon, likewise
 	Prepare func(exports string) error
 	Host    func(context.Context, *Run) error         // runs beside the guests; the case fails if it does
 	Timeout time.Duration                             // a minute if not said

@@ -24,12 +24,18 @@ func kerberosCase(version, carrier string) Case {
 	if carrier == rdma {
 		name = "krb-v" + strings.ReplaceAll(version, ".", "") + "-rdma"
 	}
+	daemon := []string{"--kerberos-keytab", "%s/../krb/server.keytab"}
+	if version == "3" {
+		daemon = append(daemon, "--portmap-listen", HostAddr+":111") // lockd asks it
+	}
 	return Case{
 		Name: name, Script: script("kerberos"), Env: env("VERS", version, "CARRIER", carrier), NotRPC: true,
 		Exports: []string{
 			"%s/krb5=/krb5(rw,sec=krb5)", "%s/krb5i=/krb5i(rw,sec=krb5i)", "%s/krb5p=/krb5p(rw,sec=krb5p)",
+			"%s/locks=/locks(rw,sec=krb5,insecure_locks)",
 		},
-		Daemon:  []string{"--kerberos-keytab", "%s/../krb/server.keytab"},
+		Setenv:  []string{"KRB5_CONFIG=%s/../krb/krb5.conf"},
+		Daemon:  daemon,
 		Prepare: kerberosFiles, Host: kerberosHost, Timeout: 5 * time.Minute,
 	}
 }
@@ -49,7 +55,7 @@ func kerberosFiles(exports string) error {
 			return err
 		}
 	}
-	for _, flavor := range []string{"krb5", "krb5i", "krb5p"} {
+	for _, flavor := range []string{"krb5", "krb5i", "krb5p", "locks"} {
 		d := filepath.Join(exports, flavor)
 		// The guest's root is a machine, and so anonymous.
 		if err := errors.Join(os.MkdirAll(d, 0o755), os.Chmod(d, 0o1777)); err != nil {
@@ -145,7 +151,41 @@ func kerberosHost(ctx context.Context, r *Run) error {
 	if err := errors.Join(r.StopDaemon(syscall.SIGKILL), r.StartDaemon(ctx), r.Tell("restarted")); err != nil {
 		return err
 	}
-	return r.Await(ctx, "done")
+	switch r.Case.Env["VERS"] {
+	case "3":
+		err = r.kerberosLocked(ctx)
+	case "4.0":
+		err = r.kerberosRecall(ctx)
+	}
+	return errors.Join(err, r.Await(ctx, "done"))
+}
+
+// kerberosLocked looks whether the lock of the guest is one of the server.
+func (r *Run) kerberosLocked(ctx context.Context) error {
+	if err := r.Await(ctx, "locked"); err != nil {
+		return err
+	}
+	out, err := r.CtlOutput("locks", "-o", "json")
+	if err == nil && !strings.Contains(out, krbGuest) && !strings.Contains(out, guestAddr(0)) {
+		err = fmt.Errorf("no lock of the guest: %s", out)
+	}
+	return errors.Join(err, r.Tell("lock-seen"))
+}
+
+// kerberosRecall changes a file that is delegated to the guest by version 4.0.
+func (r *Run) kerberosRecall(ctx context.Context) error {
+	if err := r.Await(ctx, "recallable"); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(r.Exports, "krb5i", "delegated"), []byte("two\n"), 0o644); err != nil {
+		return err
+	}
+	n, err := r.counts()
+	if err == nil && (n.Events["nfs4_recalls"] == 0 || n.Errors["nfs4_delegations_revoked"] > 0) {
+		err = fmt.Errorf("%d recalls, %d delegations taken away", n.Events["nfs4_recalls"],
+			n.Errors["nfs4_delegations_revoked"])
+	}
+	return errors.Join(err, r.Tell("recalled"))
 }
 
 // kerberosKnfsd is the Go client on the kernel's NFS server with rpc.svcgssd.

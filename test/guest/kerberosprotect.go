@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -60,11 +61,20 @@ func kerberosProtectHost(ctx context.Context, r *Run) error {
 		kind, at = "rdma", r.rdmaAt()
 	}
 	for _, flavor := range []string{"krb5", "krb5i", "krb5p"} {
-		if err := r.Await(ctx, flavor+".holding"); err != nil {
+		if err := r.Await(ctx, flavor+".made"); err != nil {
+			return err
+		}
+		// A file that is open here is not delegated: the guest must ask the server for the lock.
+		kept, err := os.OpenFile(filepath.Join(r.Exports, flavor, "open"), os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		defer kept.Close()
+		if err := errors.Join(r.Tell(flavor+".kept"), r.Await(ctx, flavor+".holding")); err != nil {
 			return err
 		}
 		var open krbHeld
-		err := r.holds(ctx, "an open file with a lock", func(h krbHeld) bool {
+		err = r.holds(ctx, "an open file with a lock", func(h krbHeld) bool {
 			open = h
 			return h.opens > 0 && h.locks > 0
 		})

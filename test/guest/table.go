@@ -96,11 +96,12 @@ var about = map[string]string{
 	"tls-knfsd": "the Go client on that kernel's NFS server with TLS by tlshd, version 4.2: " +
 		"xprtsec=tls, and refusals",
 	"krb-v3-tcp": "the kernel's client with rpc.gssd and MIT's KDC, version 3: sec=krb5, krb5i and krb5p, each refused " +
-		"elsewhere; two users with their own tickets, a user without one, locks by NLM, a restart of the server",
+		"elsewhere; two users with their own tickets, a user without one, a restart of the server; " +
+		"locks of version 3, which are refused without insecure_locks",
 	"krb-v3-rdma":  "the same over RDMA",
-	"krb-v42-tcp":  "the same by version 4.2",
+	"krb-v42-tcp":  "the same by version 4.2, without the locks",
 	"krb-v42-rdma": "the same by version 4.2 over RDMA",
-	"krb-v40-tcp":  "the same by version 4.0",
+	"krb-v40-tcp":  "the same by version 4.0; a delegation is recalled by a callback with Kerberos, to rpc.svcgssd",
 	"krb-v41-rdma": "the same by version 4.1 over RDMA",
 	"krb-life-v3-tcp": "an expired ticket, a wrong clock, a renewed keytab, a key that the server does not have yet, " +
 		"and a restart of the server under a mount by version 3 with sec=krb5p",

@@ -4,7 +4,7 @@ kerberos
 # mnt FLAVOR PATH
 mnt() {
 	local how="$CARRIER,vers=$VERS,sec=$1"
-	[ "$VERS" != 3 ] || how="$how,nolock,mountproto=tcp,mountport=2049"
+	[ "$VERS" != 3 ] || how="$how,${3:-nolock},mountproto=tcp,mountport=2049"
 	[ "$CARRIER" != proto=tcp ] || how="$how,port=2049"
 	timeout 60 mount -t nfs -o "$how" "$NAME:$2" $M
 }
@@ -44,4 +44,37 @@ for flavor in krb5 krb5i krb5p; do
 	rm -f /tmp/krb5cc_*
 	umount $M
 done
+if [ "$VERS" = 3 ]; then
+	say "locks of version 3"
+	rpcbind
+	rpc.statd --no-notify
+	login games
+	mnt krb5 /krb5 lock
+	as games touch $M/games
+	refused "No locks available" as games flock -n $M/games true
+	umount $M
+	mnt krb5 /locks lock
+	as games touch $M/locked
+	as games bash -c "exec 9<>$M/locked; flock -n 9; touch /tmp/holding; while [ ! -e /tmp/free ]; do sleep 0.2; done" &
+	settled "the lock" yes bash -c "[ ! -e /tmp/holding ] || echo yes"
+	tell locked
+	await lock-seen
+	touch /tmp/free
+	wait $!
+	umount $M
+fi
+if [ "$VERS" = 4.0 ]; then
+	say "delegations of version 4.0"
+	rpc.svcgssd -f -n -vv >/run/host/keep.svcgssd.log 2>&1 &
+	login games
+	mnt krb5i /krb5i
+	as games bash -c "umask 022; echo one >$M/delegated"
+	delegated $M/delegated
+	before=$(calls DELEGRETURN)
+	tell recallable
+	await recalled
+	is "content" "$(as games cat $M/delegated)" two
+	[ "$(calls DELEGRETURN)" -gt "$before" ] || die "the delegation was not returned"
+	umount $M
+fi
 tell done

@@ -17,10 +17,9 @@ for flavor in krb5 krb5i krb5p; do
 	dmesg | grep "cleanup mode enabled" || die "no clean-up by the machine"
 	login mail
 	login games "-l 15s"
-	# The file is open in another mode first, so that it is not delegated.
 	as mail bash -c "umask 000; echo of mail >$M/open"
-	as mail bash -c "exec 6<$M/open; touch /tmp/reading; while [ ! -e /tmp/closed ]; do sleep 0.2; done" &
-	settled "the reader" yes bash -c "[ ! -e /tmp/reading ] || echo yes"
+	tell $flavor.made
+	await $flavor.kept
 	as games bash -c "exec 7<>$M/open; flock -n 7; touch /tmp/holding; while [ ! -e /tmp/close ]; do sleep 0.2; done" &
 	holder=$!
 	settled "the lock" yes bash -c "[ ! -e /tmp/holding ] || echo yes"
@@ -34,10 +33,8 @@ for flavor in krb5 krb5i krb5p; do
 	tell $flavor.closed
 	await $flavor.released 30
 	is "content" "$(as mail cat $M/open)" "of mail"
-	touch /tmp/closed
-	rm -f /tmp/krb5cc_* /tmp/holding /tmp/reading /tmp/close
+	rm -f /tmp/krb5cc_* /tmp/holding /tmp/close
 	umount $M
-	rm -f /tmp/closed
 	tell $flavor.unmounted
 	await $flavor.gone 30
 done
