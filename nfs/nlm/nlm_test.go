@@ -35,6 +35,7 @@ type rig struct {
 	codec  *nfs.Codec
 	locks  *lock.Table
 	krb    []byte // in an export with Kerberos
+	open   []byte // there, with insecure_locks
 	fh     []byte
 	ro     []byte // of the read-only export
 	calls  chan called
@@ -65,11 +66,14 @@ func newRig(t testing.TB, known []Client, grace time.Duration) *rig {
 	rule := []nfs.ClientRule{{CIDR: netip.MustParsePrefix("10.0.0.0/24"), AnonUID: nfs.AnonID, AnonGID: nfs.AnonID}}
 	kerberos := slices.Clone(rule)
 	kerberos[0].Flavors = nfs.FlavorsGSS
-	r.krb = r.codec.Append(nil, 3, &h)
+	r.krb, r.open = r.codec.Append(nil, 3, &h), r.codec.Append(nil, 4, &h)
+	insecure := slices.Clone(kerberos)
+	insecure[0].InsecureLocks = true
 	if err := table.Replace([]*nfs.Export{
 		{ID: 1, Pseudo: "/one", FS: store, Clients: rule},
 		{ID: 2, Pseudo: "/two", FS: store, Clients: rule, ReadOnly: true},
 		{ID: 3, Pseudo: "/three", FS: store, Clients: kerberos},
+		{ID: 4, Pseudo: "/four", FS: store, Clients: insecure},
 	}); err != nil {
 		t.Fatal(err)
 	}

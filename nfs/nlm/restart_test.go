@@ -355,7 +355,9 @@ func TestFlavor(t *testing.T) {
 			t.Errorf("procedure %d is served without Kerberos", proc)
 		}
 	}
-	if st := r.ask(ask{client: "10.0.0.1", pid: 1, n: 1, ex: true, proc: ProcLock}); st != Granted {
-		t.Errorf("a lock elsewhere: %v", st)
+	for what, fh := range map[string][]byte{"elsewhere": r.fh, "with insecure_locks": r.open} {
+		if st := r.ask(ask{client: "10.0.0.1", fh: fh, pid: 1, n: 1, ex: true, proc: ProcLock}); st != Granted {
+			t.Errorf("a lock %s: %v", what, st)
+		}
 	}
 }

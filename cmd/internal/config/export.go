@@ -109,6 +109,8 @@ type Client struct {
 	IOPS      uint64 `mapstructure:"iops" yaml:"iops,omitempty" json:"iops,omitempty"`
 	// ManageGIDs takes the groups of users from the server's database.
 	ManageGIDs bool `mapstructure:"manage_gids" yaml:"manage_gids,omitempty" json:"manage_gids,omitempty"`
+	// InsecureLocks lets the lock manager of version 3 serve calls of all flavors and of all users.
+	InsecureLocks bool `mapstructure:"insecure_locks" yaml:"insecure_locks,omitempty" json:"insecure_locks,omitempty"`
 	// NoHide lets version 3 in from the export around.
 	NoHide bool `mapstructure:"nohide" yaml:"nohide,omitempty" json:"nohide,omitempty"`
 	// NoReadDirPlus refuses READDIRPLUS.

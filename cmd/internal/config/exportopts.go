@@ -225,6 +225,7 @@ func (c *Client) NFS() nfs.ClientRule {
 	r := nfs.ClientRule{
 		RO: c.ReadOnly, AnonUID: uid, AnonGID: gid, Secure: c.Secure, MaxRead: c.RSize, MaxWrite: c.WSize,
 		Limit: limit(c.Bandwidth, c.IOPS), ManageGIDs: c.ManageGIDs, NoHide: c.NoHide, NoReadDirPlus: c.NoReadDirPlus,
+		InsecureLocks: c.InsecureLocks,
 	}
 	switch c.Squash {
 	case NoRootSquash:

@@ -59,8 +59,9 @@ func TestTableOptions(t *testing.T) {
 		{opts: "subtree_check", want: "*(ro,root_squash,secure,sec=sys)", warn: "subtree_check does nothing"},
 		{opts: "pnfs", want: "*(ro,root_squash,secure,sec=sys)", warn: "pnfs does nothing"},
 		{opts: "security_label", want: "*(ro,root_squash,secure,sec=sys)", all: "security_label"},
-		{opts: "no_auth_nlm", want: "*(ro,root_squash,secure,sec=sys)", warn: "no_auth_nlm does nothing"},
-		{opts: "insecure_locks", want: "*(ro,root_squash,secure,sec=sys)", warn: "insecure_locks does nothing"},
+		{opts: "no_auth_nlm", want: "*(ro,root_squash,secure,sec=sys,insecure_locks)"},
+		{opts: "insecure_locks,sec=krb5p", want: "*(ro,root_squash,secure,sec=krb5p,insecure_locks)"},
+		{opts: "insecure_locks,secure_locks", want: "*(ro,root_squash,secure,sec=sys)"},
 		{opts: "no_acl", want: "*(ro,root_squash,secure,sec=sys)", warn: "no_acl does nothing"},
 		{opts: "refer=/a@b", want: "*(ro,root_squash,secure,sec=sys)", all: "refer=/a@b"},
 		{
@@ -203,7 +204,7 @@ func TestExportsFile(t *testing.T) {
 // TestRuleNFS takes a rule over to the server.
 func TestRuleNFS(t *testing.T) {
 	e, err := ParseExport("/a @g(ro,secure,sec=none,transport=rdma:tcp,rsize=8192,xprtsec=mtls:tls,bandwidth=2K,iops=3," +
-		"manage_gids,nohide,nordirplus,all_squash,anonuid=1,anongid=2,export_bandwidth=1K)")
+		"manage_gids,nohide,nordirplus,insecure_locks,all_squash,anonuid=1,anongid=2,export_bandwidth=1K)")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +212,7 @@ func TestRuleNFS(t *testing.T) {
 		RO: true, Squash: nfs.AllSquash, AnonUID: 1, AnonGID: 2, Secure: true, Flavors: nfs.FlavorNone,
 		Transports: nfs.ByRDMA | nfs.ByTCP, Securities: nfs.ByTLS | nfs.ByMutualTLS,
 		MaxRead: 8192, Limit: nfs.Limit{Bytes: 2048, Ops: 3}, ManageGIDs: true, NoHide: true, NoReadDirPlus: true,
-		CIDR: netip.Prefix{},
+		InsecureLocks: true, CIDR: netip.Prefix{},
 	}
 	if got := e.Clients[0].NFS(); got != want {
 		t.Errorf("%+v, want %+v", got, want)

@@ -111,8 +111,6 @@ func anon(to func(c *Client) **uint32) option {
 	}}
 }
 
-const locksChecked = " does nothing: a user who may neither read nor write a file cannot lock it"
-
 // options has the options of exports(5), then our own. docs/exports.md has the same table.
 var options = map[string]option{
 	"ro":            flag(func(_ *Export, c *Client) { c.ReadOnly = true }),
@@ -144,10 +142,7 @@ var options = map[string]option{
 	"refer":            {needsValue, func(e *Export, _ *Client, val string) error { e.Refer = val; return nil }},
 	"replicas":         {needsValue, func(e *Export, _ *Client, val string) error { e.Replicas = val; return nil }},
 	"no_subtree_check": nothing, "wdelay": nothing, "no_wdelay": nothing, "no_pnfs": nothing, "acl": nothing,
-	"auth_nlm": nothing, "secure_locks": nothing,
-	"no_auth_nlm":    meaningless("no_auth_nlm" + locksChecked),
-	"insecure_locks": meaningless("insecure_locks" + locksChecked),
-	"xprtsec":        list(func(_ *Export, c *Client) *[]string { return &c.XprtSec }, ":"),
+	"xprtsec": list(func(_ *Export, c *Client) *[]string { return &c.XprtSec }, ":"),
 
 	"no_security_label": flag(func(e *Export, _ *Client) { e.SecurityLabel = false }),
 
@@ -164,6 +159,10 @@ var options = map[string]option{
 	"export_bandwidth": {needsValue, func(e *Export, _ *Client, val string) error { e.Bandwidth = val; return nil }},
 	"quota":            {needsValue, func(e *Export, _ *Client, val string) error { e.Quota = val; return nil }},
 	"export_iops":      number(func(e *Export, _ *Client) *uint64 { return &e.IOPS }),
+	"auth_nlm":         flag(func(_ *Export, c *Client) { c.InsecureLocks = false }),
+	"secure_locks":     flag(func(_ *Export, c *Client) { c.InsecureLocks = false }),
+	"no_auth_nlm":      flag(func(_ *Export, c *Client) { c.InsecureLocks = true }),
+	"insecure_locks":   flag(func(_ *Export, c *Client) { c.InsecureLocks = true }),
 	"manage_gids":      flag(func(_ *Export, c *Client) { c.ManageGIDs = true }),
 	"no_manage_gids":   flag(func(_ *Export, c *Client) { c.ManageGIDs = false }),
 }
@@ -246,6 +245,7 @@ func (c *Client) String() string {
 	opts.add("manage_gids", c.ManageGIDs)
 	opts.add("nohide", c.NoHide)
 	opts.add("nordirplus", c.NoReadDirPlus)
+	opts.add("insecure_locks", c.InsecureLocks)
 	return c.Name() + "(" + strings.Join(opts, ",") + ")"
 }
 

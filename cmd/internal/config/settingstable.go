@@ -314,4 +314,5 @@ var clientParts = []Part{
 	{"manage_gids", "takes the groups of users from the server's database"},
 	{"nohide", "lets version 3 walk from the outer export into this one"},
 	{"nordirplus", "refuses READDIRPLUS"},
+	{"insecure_locks", "serves locks of version 3 for calls of all flavors and users"},
 }
