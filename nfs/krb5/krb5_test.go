@@ -250,6 +250,11 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v (%+v)", name, err, e)
 		}
 	}
+	for n := range old {
+		if _, err := acceptor(t, keys).Accept(old[:n], now); err == nil {
+			t.Errorf("%d of %d bytes of a token are accepted", n, len(old))
+		}
+	}
 	for i := range old {
 		b := bytes.Clone(old)
 		b[i] ^= 1 << (i % 8)

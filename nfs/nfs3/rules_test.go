@@ -242,3 +242,65 @@ func TestManageGIDs(t *testing.T) {
 		t.Errorf("no user is %d:%d", got.UID, got.GID)
 	}
 }
+
+// TestDoors: no procedure serves a call by a flavor that the export does not accept.
+func TestDoors(t *testing.T) {
+	r := newRig(t)
+	rule := nfs.ClientRule{Flavors: nfs.FlavorKrb5p | nfs.FlavorKrb5i, Squash: nfs.NoRootSquash}
+	r.only(nfs.Export{Clients: everyone(rule)})
+	peer := rpc.Peer{Addr: netip.MustParseAddrPort("10.0.0.1:700"), Transport: rpc.TransportTCP}
+	handle := func(e *xdr.Encoder) { EncodeHandle(e, r.oneRoot()) }
+	denied := 0
+	try := func(what string, prog, proc uint32, args func(*xdr.Encoder)) {
+		t.Helper()
+		got := r.as(peer, sys, prog, proc, args)
+		d := xdr.NewDecoder(got.body)
+		d.Skip(8)
+		const accepted, tooWeak = 0, 5
+		if d.Uint32() != accepted {
+			if why, stat := d.Uint32(), d.Uint32(); why != 1 || stat != tooWeak {
+				t.Errorf("%s %d: denied by %d, %d", what, proc, why, stat)
+			}
+			denied++
+			return
+		}
+		d.Skip(8)
+		if st := rpc.AcceptStat(d.Uint32()); st == rpc.RPCSuccess && nfs.Status(d.Uint32()) == nfs.OK {
+			t.Errorf("%s %d is served", what, proc)
+		}
+	}
+	for proc := uint32(ProcGetAttr); proc <= ProcCommit; proc++ {
+		try("NFS", Program, proc, func(e *xdr.Encoder) {
+			handle(e)
+			if proc == ProcRename || proc == ProcLink {
+				if proc == ProcRename {
+					e.String("a")
+				}
+				handle(e)
+				e.String("b")
+				return
+			}
+			if proc == ProcSymlink || proc >= ProcCreate && proc <= ProcRmdir || proc == ProcLookup {
+				e.String("a")
+			}
+			if proc == ProcMknod {
+				e.Uint32(7) // a FIFO
+			}
+			for range 24 {
+				e.Uint32(0)
+			}
+		})
+	}
+	if denied != ProcCommit {
+		t.Errorf("%d of %d procedures are denied", denied, ProcCommit)
+	}
+	for _, proc := range []uint32{ProcGetACL, ProcSetACL} {
+		try("NFSACL", ACLProgram, proc, func(e *xdr.Encoder) {
+			handle(e)
+			e.Uint32s(0, 0, 0, 0, 0)
+		})
+	}
+	if denied != ProcCommit+2 {
+		t.Error("NFSACL is served")
+	}
+}

@@ -78,6 +78,7 @@ func TestQuota(t *testing.T) {
 	export(2, "/b", false, nfs.ClientRule{Squash: nfs.NoRootSquash})
 	export(3, "/c", false, nfs.ClientRule{Squash: nfs.AllSquash, AnonUID: 99, AnonGID: 99})
 	export(4, "/none", true, nfs.ClientRule{})
+	export(5, "/krb5", false, nfs.ClientRule{Squash: nfs.NoRootSquash, Flavors: nfs.FlavorsGSS})
 	denials := new(nfs.Denials)
 	s := rpc.NewServer(rpc.ServerConfig{
 		Programs: Programs(nfs.Config{Exports: table, Denials: denials}, func() time.Time { return wall }), Workers: 1,
@@ -103,6 +104,7 @@ func TestQuota(t *testing.T) {
 		{in, "/none", 5, 5, NoQuota, 0},
 		{in, "/other", 5, 5, NoQuota, 0},
 		{out, "/a", 5, 5, Perm, 0},
+		{in, "/krb5", 5, 5, Perm, 0}, // by AUTH_SYS
 	} {
 		q, st, _ := ask(t, s, c.peer, Version1, c.uid, func(e *xdr.Encoder) { EncodeArgs(e, c.path, c.id) })
 		if st != c.want {
@@ -120,7 +122,7 @@ func TestQuota(t *testing.T) {
 			t.Errorf("%+v: %+v, want %+v", c, q, want)
 		}
 	}
-	if list := denials.List(); len(list) != 1 || list[0].Export != "/a" {
+	if list := denials.List(); len(list) != 2 || list[0].Export != "/krb5" || list[1].Export != "/a" {
 		t.Errorf("denials: %+v", list)
 	}
 	for kind, want := range map[uint32]Status{KindUser: OK, KindGroup: NoQuota, 9: NoQuota} {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
@@ -243,6 +244,45 @@ func TestServer(t *testing.T) {
 			t.Errorf("handle %x is found", h)
 		}
 	}
+}
+
+// halfMade is an Acceptor whose contexts have keys of their own. It refuses every second token.
+type halfMade struct{ n int }
+
+func (h *halfMade) Accept(_ []byte, now time.Time) (Established, error) {
+	if h.n++; h.n%2 == 0 {
+		return Established{}, &InitError{Major: Failure, Err: errors.New("no")}
+	}
+	key := Key{AES256SHA1, binary.BigEndian.AppendUint32(make([]byte, 28), uint32(h.n))}
+	c, err := NewContext(key, Role{Acceptor: true})
+	return Established{Context: c, Principal: "mallory", Expires: now.Add(time.Hour)}, err
+}
+
+// TestHalfMade: 100,000 contexts that are begun and never used take as much memory as a server
+// has contexts at most.
+func TestHalfMade(t *testing.T) {
+	s := NewServer(ServerConfig{Acceptor: new(halfMade)})
+	now := time.Unix(1e9, 0)
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC() // what is in pools is freed by the second
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	token := make([]byte, 1000)
+	for i := range 100_000 {
+		s.Accept(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), token, now)
+	}
+	const perContext = 16 << 10
+	st, grown := s.Stats(), int64(heap()-before)
+	if st.Active != 4096 || st.Established != 50_000 || st.Refused != 50_000 || len(s.hosts) != 4096 ||
+		grown > 4096*perContext {
+		t.Errorf("%+v, %d hosts, %d bytes", st, len(s.hosts), grown)
+	}
+	t.Logf("%d bytes for each context", grown/4096)
+	runtime.KeepAlive(s)
 }
 
 // TestSnapshot: a successor has the contexts, with their windows, and continues their numbers.
