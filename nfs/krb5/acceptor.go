@@ -143,7 +143,10 @@ func (a *Acceptor) establish(req *messages.APReq, auth *types.Authenticator, who
 	if err != nil {
 		return gss.Established{}, refuse(gss.Failure, 0, who, "answering %s: %w", who, err)
 	}
-	return gss.Established{Context: c, Principal: who, Token: wrap(idAPRep, rep), Expires: t.EndTime}, nil
+	return gss.Established{
+		Context: c, Principal: who, Acceptor: principal(req.Ticket.SName, req.Ticket.Realm), Token: wrap(idAPRep, rep),
+		Expires: t.EndTime,
+	}, nil
 }
 
 // parseAPReq decodes a token. It checks what gokrb5 takes for granted.

@@ -55,50 +55,6 @@ func (s *Server) callbackWait() time.Duration {
 	return min(max(s.state.Lease()/8, time.Second), 10*time.Second)
 }
 
-// decodeSecParms reads the callback_sec_parms4 of a session. It returns the first credential that
-// the server can use for callbacks; ok is false if there is none.
-func decodeSecParms(d *xdr.Decoder) (cred *rpc.Cred, ok bool) {
-	const none, sys, gss = 0, 1, 6
-	n := d.Uint32()
-	if n > secParmsMax {
-		d.Fail(xdr.ErrLength)
-		return nil, false
-	}
-	ok = n == 0
-	for range n {
-		switch d.Uint32() {
-		case none:
-			ok = true
-		case sys:
-			c := &rpc.Cred{Flavor: rpc.AuthSys}
-			d.Uint32() // stamp
-			c.Machine = d.String(rpc.MachineNameMax)
-			c.UID, c.GID = d.Uint32(), d.Uint32()
-			g := d.Uint32()
-			if g > rpc.GroupsMax {
-				d.Fail(xdr.ErrLength)
-				return nil, false
-			}
-			for range g {
-				c.Groups = append(c.Groups, d.Uint32())
-			}
-			if !ok {
-				cred, ok = c, true
-			}
-		case gss:
-			d.Uint32() // service
-			d.Opaque(OwnerMax)
-			d.Opaque(OwnerMax)
-		default:
-			d.Fail(xdr.ErrValue)
-		}
-		if d.Err() != nil {
-			return nil, false
-		}
-	}
-	return cred, ok
-}
-
 // bindConn is BIND_CONN_TO_SESSION (section 18.34). Calls of the client need no bound connection,
 // because SEQUENCE names their session. Callbacks go only over connections that the client has
 // bound for them. Bindable checks that the caller is the session's client: otherwise any host

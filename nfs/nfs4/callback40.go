@@ -35,14 +35,14 @@ func (s *Server) pathTo(c *state.Client) {
 		c.SetPath(nil)
 		return
 	}
-	c.SetPath(&state.Path{Callback: cb, Caller: s.cfg.CallBack(cb.To)})
+	c.SetPath(&state.Path{Callback: cb, Caller: s.cfg.CallBack(&cb)})
 	s.probe40(c)
 }
 
 // probe40 sends CB_NULL, if it is not known whether the client answers, or if the client did not
 // answer half a lease ago. Probe admits one probe at a time, so a client that sends RENEW in a loop
 // does not multiply the connections of the server. CB_NULL goes without a credential,
-// which the Linux client accepts for this procedure alone.
+// which the Linux client accepts for this procedure alone; with Kerberos it has one.
 func (s *Server) probe40(c *state.Client) {
 	p := c.Path()
 	if !p.Probe(s.cfg.Now(), s.state.Lease()/2) {

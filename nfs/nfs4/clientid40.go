@@ -85,9 +85,12 @@ func setClientID(k *compound) nfs.Status {
 		// others. The zone is that by which the client was reached.
 		a.Callback.To = netip.AddrPortFrom(k.c.Peer.Addr.Addr().Unmap(), to.Port())
 	}
-	if k.c.Cred.Flavor == rpc.AuthSys || k.c.Cred.Flavor.GSS() {
-		// The Linux client takes no callback of AUTH_NONE, and does not insist on RPCSEC_GSS.
-		a.Callback.Cred = &rpc.Cred{Flavor: rpc.AuthSys, Machine: implName, UID: k.c.Cred.UID, GID: k.c.Cred.GID}
+	switch c := &k.c.Cred; {
+	case c.Flavor == rpc.AuthSys: // the Linux client takes no callback of AUTH_NONE
+		a.Callback.Cred = &rpc.Cred{Flavor: rpc.AuthSys, Machine: implName, UID: c.UID, GID: c.GID}
+	case c.Flavor.GSS():
+		// Callbacks must have the flavor of the SETCLIENTID, and be to its principal (section 3.3.3).
+		a.Callback.Secure = &state.Secure{Flavor: c.Flavor, Client: c.Principal, Acceptor: c.Acceptor}
 	}
 	got, st := k.s.state.SetClientID(k.now, &a)
 	e := &k.c.Res

@@ -172,3 +172,35 @@ func testCleanUp(t *testing.T, accepted nfs.Flavors) {
 		t.Errorf("GETATTR by krb5: %v", got)
 	}
 }
+
+// TestCallbackFlavor40: a client of version 4.0 is called by the flavor of its SETCLIENTID, to the
+// principal that it had there, and as the principal that it has named.
+func TestCallbackFlavor40(t *testing.T) {
+	for _, flavor := range []rpc.AuthFlavor{rpc.AuthKrb5, rpc.AuthKrb5i, rpc.AuthKrb5p} {
+		r := newRig(t)
+		back := &callee40{t: t}
+		r.called40(back)
+		r.gss = proven(flavor, "host/client", 0)
+		r.gss.Acceptor = "nfs/server@REALM"
+		c := r.client40("x", 1)
+		want := state.Secure{Flavor: flavor, Client: "host/client@REALM", Acceptor: "nfs/server@REALM"}
+		if back.secure == nil || *back.secure != want || back.null != 1 {
+			t.Fatalf("%+v, %d probes", back.secure, back.null)
+		}
+		machine := r.gss
+		r.gss = nil
+		x := r.session(2, "later")
+		dir := x.handle("one")
+		x.file("file")
+		r.gss = machine
+		c.open(state.Read, 0, "o", "file")
+		if _, o := c.open(state.Read, 0, "o", "file"); o.deleg != delegRead {
+			t.Fatalf("delegation %d", o.deleg)
+		}
+		r.gss = nil
+		x.do(op(OpPutFH, dir), openOp(state.Write, 0, "o", "file")).ok(OpPutFH).fails(OpOpen, nfs.ErrJukebox)
+		if len(back.recall) != 1 {
+			t.Errorf("%d recalls", len(back.recall))
+		}
+	}
+}

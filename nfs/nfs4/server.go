@@ -3,7 +3,6 @@ package nfs4
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -63,8 +62,8 @@ type Config struct {
 	Names nfs.Names
 	// CallBack makes the Caller of a client of version 4.0. The server calls the client on a
 	// connection of its own, at an address that the client's own calls come from. CallBack must not
-	// wait. nil: no client of version 4.0 is called, and none gets a delegation.
-	CallBack func(to netip.AddrPort) rpc.Caller
+	// wait. nil: no client of version 4.0 is called, and none gets a delegation. cb must not be changed.
+	CallBack func(cb *state.Callback) rpc.Caller
 	// Now is the clock of leases, recalls and limits; nil means clock.Now, which does not jump with
 	// the host's clock. Wall is the clock of times in attributes, hence the host's. nil means Now
 	// if that is set, else time.Now.

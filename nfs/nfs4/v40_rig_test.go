@@ -171,6 +171,7 @@ type callee40 struct {
 	null   int
 	recall []recalled
 	to     netip.AddrPort
+	secure *state.Secure
 }
 
 func (c *callee40) Connected() bool { return true }
@@ -188,7 +189,7 @@ func (c *callee40) Call(b *rpc.BackwardCall) {
 		b.Done(new(xdr.Decoder), nil)
 		return
 	}
-	if b.Cred == nil || b.Cred.Flavor != rpc.AuthSys {
+	if (b.Cred == nil || b.Cred.Flavor != rpc.AuthSys) != (c.secure != nil) {
 		c.t.Errorf("credential %+v", b.Cred)
 	}
 	d := xdr.NewDecoder(b.Args)
@@ -216,8 +217,8 @@ func (c *callee40) Call(b *rpc.BackwardCall) {
 
 // called40 has the server call its clients of version 4.0 by c.
 func (r *rig) called40(c *callee40) {
-	r.s.cfg.CallBack = func(to netip.AddrPort) rpc.Caller {
-		c.to = to
+	r.s.cfg.CallBack = func(cb *state.Callback) rpc.Caller {
+		c.to, c.secure = cb.To, cb.Secure
 		return c
 	}
 }

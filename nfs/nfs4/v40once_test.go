@@ -2,7 +2,6 @@ package nfs4
 
 import (
 	"bytes"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -155,7 +154,7 @@ func TestDelegationReclaimed40(t *testing.T) {
 	fh, _ := c.open(state.Read, 0, "o", "file")
 	r.start(8)
 	kept := &holding{}
-	r.s.cfg.CallBack = func(netip.AddrPort) rpc.Caller { return kept }
+	r.s.cfg.CallBack = func(*state.Callback) rpc.Caller { return kept }
 	c = r.client40("x", 1)
 	reclaim := func(owner string, kind uint32) opened40 {
 		t.Helper()

@@ -25,6 +25,16 @@ type Callback struct {
 	// To is that address, if the server may connect to it; else it is not valid.
 	To   netip.AddrPort
 	Cred *rpc.Cred
+	// Secure says how calls are protected by Kerberos; nil: they have Cred.
+	Secure *Secure
+}
+
+// Secure is a protection of callbacks (RFC 7530 section 3.3.3): that of the SETCLIENTID, in the other
+// direction.
+type Secure struct {
+	Flavor   rpc.AuthFlavor // AuthKrb5, AuthKrb5i or AuthKrb5p
+	Client   string         // principal of the client, which the server gets a ticket for
+	Acceptor string         // principal of the server, as which it calls
 }
 
 // Path is how the server calls a client of version 4.0: by a connection of its own. There are no

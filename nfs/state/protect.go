@@ -6,8 +6,8 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// State protection (SP4_MACH_CRED, RFC 8881 sections 2.10.8.3 and 18.35.3). The client asks for it
-// in EXCHANGE_ID, with the credential of its machine. From then on the principal alone is not
+// Protection is state protection (SP4_MACH_CRED, RFC 8881 sections 2.10.8.3 and 18.35.3). The client
+// asks for it in EXCHANGE_ID, with the credential of its machine. From then on the principal alone is not
 // enough. The calls that make, bind and end sessions and the client must have a credential that
 // protects the whole message: somebody on the network could otherwise change a call of the machine.
 //

@@ -223,7 +223,7 @@ func (r *restorer) v40(c *Client, x *savedV40) error {
 	c.v40 = v
 	if p := x.Path; p != nil && r.funcs.Connect != nil && p.Callback.To.IsValid() && p.State <= pathDown {
 		v.path = &Path{
-			Callback: p.Callback, Caller: r.funcs.Connect(p.Callback.To), state: p.State, probedAt: r.shiftTime(p.ProbedAt),
+			Callback: p.Callback, Caller: r.funcs.Connect(&p.Callback), state: p.State, probedAt: r.shiftTime(p.ProbedAt),
 		}
 	}
 	for _, o := range x.OpenOwners {

@@ -5,7 +5,6 @@ import (
 	"encoding/gob"
 	"errors"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -74,7 +73,7 @@ type RestoreFuncs struct {
 	// recalled: notifications of the old process are lost, and so are changes by the host.
 	Leased func(f lock.File, write, dir bool) (leave func())
 	// Connect makes the connection for callbacks to a client of version 4.0.
-	Connect func(netip.AddrPort) rpc.Caller
+	Connect func(*Callback) rpc.Caller
 }
 
 // PendingCallback is a callback whose reply the old process has not seen. The successor sends it

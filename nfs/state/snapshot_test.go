@@ -98,7 +98,7 @@ func (w *wire) restoreFuncs() RestoreFuncs {
 			w.leased = append(w.leased, fmt.Sprint(f.Handle.B[0], write))
 			return func() { w.left++ }
 		},
-		Connect: func(netip.AddrPort) rpc.Caller { return w.path() },
+		Connect: func(*Callback) rpc.Caller { return w.path() },
 	}
 }
 
@@ -211,6 +211,7 @@ func full40(t testing.TB, s *Server, w *wire) {
 	cb := Callback{
 		Program: 0x40000001, Ident: 3, Netid: "tcp", Addr: "10.0.0.1.2.3",
 		To: netip.MustParseAddrPort("10.0.0.1:515"), Cred: &rpc.Cred{UID: 4},
+		Secure: &Secure{Flavor: rpc.AuthKrb5p, Client: "host/c@R", Acceptor: "nfs/s@R"},
 	}
 	a := &SetClientID{Owner: []byte("four"), Verifier: verifier(1), Principal: user, Callback: cb}
 	got, st := s.SetClientID(begin, a)

@@ -15,6 +15,7 @@ import (
 type Established struct {
 	Context   *Context
 	Principal string // with its realm
+	Acceptor  string // principal of this server, with its realm: the one that the client has named
 	Token     []byte // for the client
 	Expires   time.Time
 }
@@ -106,6 +107,7 @@ func NewServer(cfg ServerConfig) *Server {
 type ServerContext struct {
 	*Context
 	Principal string
+	Acceptor  string
 	Identity  Identity
 	expires   time.Time
 
@@ -136,7 +138,9 @@ func (s *Server) Accept(peer netip.Addr, token []byte, now time.Time) (res InitR
 		s.outcome(peer, principal, err)
 		return res, nil
 	}
-	x = &ServerContext{Context: est.Context, Principal: est.Principal, expires: est.Expires, host: peer.Unmap()}
+	x = &ServerContext{
+		Context: est.Context, Principal: est.Principal, Acceptor: est.Acceptor, expires: est.Expires, host: peer.Unmap(),
+	}
 	x.Identity = Identity{Unmapped: true}
 	if s.cfg.Identify != nil {
 		x.Identity = s.cfg.Identify(est.Principal)

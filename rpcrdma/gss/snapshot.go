@@ -21,6 +21,7 @@ type snapContext struct {
 	Key       Key
 	Role      Role // Seq: the next one
 	Principal string
+	Acceptor  string
 	Identity  Identity
 	Expires   time.Time
 	Host      netip.Addr
@@ -40,8 +41,8 @@ func (s *Server) Snapshot() ([]byte, error) {
 		role.Seq = x.seq.Load()
 		x.mu.Lock()
 		out.Contexts = append(out.Contexts, snapContext{
-			Number: x.number, Key: x.key, Role: role, Principal: x.Principal, Identity: x.Identity, Expires: x.expires,
-			Host: x.host, Used: x.window.used, Top: x.window.top, Seen: x.window.seen[:],
+			Number: x.number, Key: x.key, Role: role, Principal: x.Principal, Acceptor: x.Acceptor, Identity: x.Identity,
+			Expires: x.expires, Host: x.host, Used: x.window.used, Top: x.window.top, Seen: x.window.seen[:],
 		})
 		x.mu.Unlock()
 	}
@@ -72,8 +73,8 @@ func (s *Server) Restore(data []byte) error {
 			return err
 		}
 		x := &ServerContext{
-			Context: c, Principal: y.Principal, Identity: y.Identity, expires: y.Expires, number: y.Number, host: y.Host,
-			window: Window{used: y.Used, top: y.Top},
+			Context: c, Principal: y.Principal, Acceptor: y.Acceptor, Identity: y.Identity, expires: y.Expires,
+			number: y.Number, host: y.Host, window: Window{used: y.Used, top: y.Top},
 		}
 		if y.Number > in.Last || s.contexts[y.Number] != nil || copy(x.window.seen[:], y.Seen) != len(x.window.seen) {
 			return errSnapshot

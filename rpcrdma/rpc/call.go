@@ -111,8 +111,9 @@ func (f AuthFlavor) GSS() bool { return f >= AuthKrb5 && f <= AuthKrb5p }
 type Cred struct {
 	Flavor AuthFlavor
 	// Principal is the verified Kerberos principal with its realm. Unmapped: no user of this host is
-	// this principal.
+	// this principal. Acceptor is the principal of this server by which the caller knows it.
 	Principal string
+	Acceptor  string
 	Unmapped  bool
 	Machine   string
 	UID       uint32

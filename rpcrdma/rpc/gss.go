@@ -89,7 +89,7 @@ func (s *Server) authenticate(c *Call) bool {
 	g.ctx = ctx
 	c.BulkMax = g.less(c.BulkMax)
 	id := &ctx.Identity
-	c.Cred.Principal, c.Cred.Unmapped = ctx.Principal, id.Unmapped
+	c.Cred.Principal, c.Cred.Acceptor, c.Cred.Unmapped = ctx.Principal, ctx.Acceptor, id.Unmapped
 	c.Cred.UID, c.Cred.GID = id.UID, id.GID
 	c.Cred.Groups = append(c.Cred.Groups[:0], id.Groups...)
 	if cred.Proc == gss.Destroy {

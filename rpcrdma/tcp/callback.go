@@ -51,9 +51,15 @@ type CallbackDialer struct {
 	end    context.Context
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	hosts  map[netip.Addr]int                 // connections
-	all    map[*callbackCaller]struct{}       // those with a connection
-	at     map[netip.AddrPort]*callbackCaller // one of those
+	hosts  map[netip.Addr]int             // connections
+	all    map[*callbackCaller]struct{}   // those with a connection
+	at     map[callbackTo]*callbackCaller // one of those
+}
+
+// callbackTo is whom connections of a CallbackDialer lead to: an address, and how calls are protected.
+type callbackTo struct {
+	addr   netip.AddrPort
+	secure string
 }
 
 // NewCallbackDialer makes a CallbackDialer with at most limit connections, an eighth of them to one
@@ -64,7 +70,7 @@ func NewCallbackDialer(limit int) *CallbackDialer {
 	}
 	o := &CallbackDialer{
 		limit: limit, idle: callbackIdle, hosts: make(map[netip.Addr]int),
-		all: make(map[*callbackCaller]struct{}), at: make(map[netip.AddrPort]*callbackCaller),
+		all: make(map[*callbackCaller]struct{}), at: make(map[callbackTo]*callbackCaller),
 	}
 	o.end, o.cancel = context.WithCancel(context.Background())
 	return o
@@ -106,13 +112,26 @@ func (o *CallbackDialer) Conns() int {
 
 // To returns the Caller for an address: the same one as before while that has a connection. To does
 // not connect, and the Caller need not be closed.
-func (o *CallbackDialer) To(addr netip.AddrPort) rpc.Caller {
+func (o *CallbackDialer) To(addr netip.AddrPort) rpc.Caller { return o.to(callbackTo{addr: addr}, nil) }
+
+// ToSecured is To for calls with RPCSEC_GSS. who says how and for whom: with the same address and who
+// the Caller is the same. secure adds RPCSEC_GSS to a connection, whose calls it may let wait.
+func (o *CallbackDialer) ToSecured(addr netip.AddrPort, who string, secure func(rpc.Client) rpc.Client) rpc.Caller {
+	return o.to(callbackTo{addr, who}, secure)
+}
+
+func (o *CallbackDialer) to(to callbackTo, secure func(rpc.Client) rpc.Client) rpc.Caller {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if c := o.at[addr]; c != nil {
+	if c := o.at[to]; c != nil {
 		return c
 	}
-	return &callbackCaller{o: o, addr: addr, inFlight: make(chan struct{}, callbackCalls), dial: make(chan struct{}, 1)}
+	if secure == nil {
+		secure = func(c rpc.Client) rpc.Client { return c }
+	}
+	return &callbackCaller{
+		o: o, to: to, secure: secure, inFlight: make(chan struct{}, callbackCalls), dial: make(chan struct{}, 1),
+	}
 }
 
 // callbackCaller is a Caller of an address.
@@ -122,14 +141,21 @@ func (o *CallbackDialer) To(addr netip.AddrPort) rpc.Caller {
 //	                                  +-call-+  using counts them
 type callbackCaller struct {
 	o        *CallbackDialer
-	addr     netip.AddrPort
+	to       callbackTo
+	secure   func(rpc.Client) rpc.Client
 	inFlight chan struct{} // has an element for each call in progress
 	dial     chan struct{} // has an element while a goroutine connects
 
 	mu    sync.Mutex
-	conn  *Client
+	conn  *callbackConn
 	using int // calls
 	timer *time.Timer
+}
+
+// callbackConn is a connection. calls makes calls by it.
+type callbackConn struct {
+	*Client
+	calls rpc.Client
 }
 
 // Connected implements rpc.Caller. An address stays.
@@ -185,7 +211,7 @@ func (c *callbackCaller) call(b *rpc.BackwardCall) {
 	for {
 		conn, old, err := c.connect(ctx)
 		if err == nil {
-			err = conn.Call(ctx, &rpc.Request{
+			err = conn.calls.Call(ctx, &rpc.Request{
 				Prog: b.Prog, Vers: b.Vers, Proc: b.Proc, Cred: b.Cred,
 				Args: func(e *xdr.Encoder) { e.B = append(e.B, b.Args...) },
 				Res: func(d *xdr.Decoder) error {
@@ -218,7 +244,7 @@ func (c *callbackCaller) call(b *rpc.BackwardCall) {
 // have closed it, and the call is worth a second attempt. At most one goroutine connects at a time;
 // it has the element of c.dial. The number of connections is counted before Dial, so that the
 // bounds hold during it too.
-func (c *callbackCaller) connect(ctx context.Context) (conn *Client, old bool, err error) {
+func (c *callbackCaller) connect(ctx context.Context) (conn *callbackConn, old bool, err error) {
 	select {
 	case c.dial <- struct{}{}:
 	case <-ctx.Done():
@@ -237,25 +263,26 @@ func (c *callbackCaller) connect(ctx context.Context) (conn *Client, old bool, e
 	c.mu.Unlock()
 	o := c.o
 	o.mu.Lock()
-	host := c.addr.Addr()
+	host := c.to.addr.Addr()
 	if o.conns >= o.limit || o.hosts[host] >= max(o.limit/callbackShare, 1) {
 		o.mu.Unlock()
 		return nil, false, rpc.ErrTooMany
 	}
 	o.count(host, 1)
 	o.mu.Unlock()
-	conn, err = Dial(ctx, c.addr.String())
+	made, err := Dial(ctx, c.to.addr.String())
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err == nil && o.closed {
-		conn.Close()
+		made.Close()
 		err = rpc.ErrClosed
 	}
 	if err != nil {
 		o.count(host, -1)
 		return nil, false, err
 	}
-	o.all[c], o.at[c.addr] = struct{}{}, c
+	conn = &callbackConn{made, c.secure(made)}
+	o.all[c], o.at[c.to] = struct{}{}, c
 	c.mu.Lock()
 	c.conn = conn
 	c.using++
@@ -266,7 +293,7 @@ func (c *callbackCaller) connect(ctx context.Context) (conn *Client, old bool, e
 // release ends the use of a connection by a call. It closes the connection if it is broken
 // (gone), or later if there are no calls for a while. The caller must not use conn afterwards.
 // disconnect is called without mu, because it takes CallbackDialer.mu first.
-func (c *callbackCaller) release(conn *Client, gone bool) {
+func (c *callbackCaller) release(conn *callbackConn, gone bool) {
 	c.mu.Lock()
 	c.using--
 	if c.using == 0 && c.conn == conn && !gone {
@@ -293,16 +320,16 @@ func (c *callbackCaller) closeIdle() {
 }
 
 // disconnect closes the connection if it is conn, or any if conn is nil.
-func (c *callbackCaller) disconnect(conn *Client) {
+func (c *callbackCaller) disconnect(conn *callbackConn) {
 	c.o.mu.Lock()
 	c.mu.Lock()
 	was := c.conn
 	if was != nil && (conn == nil || conn == was) {
 		c.conn = nil
-		c.o.count(c.addr.Addr(), -1)
+		c.o.count(c.to.addr.Addr(), -1)
 		delete(c.o.all, c)
-		if c.o.at[c.addr] == c {
-			delete(c.o.at, c.addr)
+		if c.o.at[c.to] == c {
+			delete(c.o.at, c.to)
 		}
 	} else {
 		was = nil

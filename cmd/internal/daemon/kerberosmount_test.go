@@ -101,8 +101,8 @@ func TestKerberosMount(t *testing.T) {
 				}
 			})
 			as := func(uid uint32, line string) (string, error) {
-				cmd := exec.Command("sh", "-c", line)
-				cmd.Dir = at
+				// Not Dir: the directory is served by this process, which may stand still until the program begins.
+				cmd := exec.Command("sh", "-c", "cd "+at+" && "+line)
 				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 				out, err := cmd.CombinedOutput()
 				return string(out), err

@@ -20,7 +20,7 @@ import (
 // peer40 is a client of version 4.0 on a connection, with the program that it is called by.
 type peer40 struct {
 	t      *testing.T
-	conn   *tcp.Client
+	conn   rpc.Client
 	called chan uint32 // procedures
 }
 

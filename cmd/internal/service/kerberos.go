@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/nfs/krb5"
+	"github.com/rstored/rstored/nfs/krb5/creds"
 	"github.com/rstored/rstored/rpcrdma/gss"
 )
 
@@ -32,6 +33,8 @@ type kerberos struct {
 	keys   *keytab.Keytab
 	err    error // of the last reading
 	realms []string
+	// callers are the credentials of this server by principal, for callbacks, from keys.
+	callers map[string]*creds.Creds
 
 	logged  time.Time // last warning, see warn
 	skipped int
@@ -109,7 +112,7 @@ func (k *kerberos) load() (*keytab.Keytab, error) {
 	slices.Sort(realms)
 	slices.Sort(principals)
 	principals = slices.Compact(principals)
-	k.keys, k.err, k.realms = keys, nil, slices.Compact(realms)
+	k.keys, k.err, k.realms, k.callers = keys, nil, slices.Compact(realms), make(map[string]*creds.Creds)
 	k.log.Info("keytab loaded", zap.String("keytab", path), zap.Strings("principals", principals))
 	return keys, nil
 }

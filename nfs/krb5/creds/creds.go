@@ -160,24 +160,46 @@ func split(principal string, cfg *config.Config) (name, realm string) {
 // Initiate begins a context with the NFS service of a host. The host's name is not looked up: it
 // must be the name in the service's principal.
 func (c *Creds) Initiate(ctx context.Context, host string) (rpc.Initiation, error) {
+	_, err := netip.ParseAddr(host)
+	if err == nil {
+		err = fmt.Errorf("Kerberos knows servers by name: use the name of %s", host) //nolint:staticcheck // a name
+		return rpc.Initiation{}, err
+	}
+	out, err := c.initiate(ctx, "nfs/"+host, "")
+	if err != nil && strings.Contains(err.Error(), unknownService) {
+		return out, fmt.Errorf("the KDC has no principal nfs/%s: %s", host, c.otherNames(ctx, host))
+	}
+	return out, err
+}
+
+// InitiateTo begins a context with a principal of any service, such as host/client@REALM. Its realm
+// must be the one that krb5.conf(5) has for the host.
+func (c *Creds) InitiateTo(ctx context.Context, principal string) (rpc.Initiation, error) {
+	name, realm, _ := strings.Cut(principal, "@")
+	if strings.Count(name, "/") != 1 || strings.Contains(principal, `\`) {
+		return rpc.Initiation{}, fmt.Errorf("%s is no service of a host", principal)
+	}
+	return c.initiate(ctx, name, realm)
+}
+
+const unknownService = "KDC_ERR_S_PRINCIPAL_UNKNOWN"
+
+// initiate begins a context with a service, of a realm if that is not empty.
+func (c *Creds) initiate(ctx context.Context, service, realm string) (rpc.Initiation, error) {
 	var out rpc.Initiation
 	if err := ctx.Err(); err != nil {
 		return out, err
-	}
-	if _, err := netip.ParseAddr(host); err == nil {
-		return out, fmt.Errorf("Kerberos knows servers by name: use the name of %s", host) //nolint:staticcheck // a name
 	}
 	cl, err := c.login()
 	if err != nil {
 		return out, err
 	}
-	service := "nfs/" + host
 	ticket, session, err := cl.GetServiceTicket(service)
 	if err != nil {
-		if strings.Contains(err.Error(), "KDC_ERR_S_PRINCIPAL_UNKNOWN") {
-			return out, fmt.Errorf("the KDC has no principal %s: %s", service, c.otherNames(ctx, host))
-		}
 		return out, fmt.Errorf("getting a ticket for %s: %w", service, err)
+	}
+	if realm != "" && ticket.Realm != realm {
+		return out, fmt.Errorf("%s is of %s, and krb5.conf has its host in %s: domain_realm", service, realm, ticket.Realm)
 	}
 	i, token, err := krb5.NewInitiator(cl.Credentials.CName(), cl.Credentials.Domain(), ticket, session, time.Now())
 	if err != nil {
