@@ -102,32 +102,33 @@ func TestKerberosMount(t *testing.T) {
 			})
 			as := func(uid uint32, line string) (string, error) {
 				// Not Dir: the directory is served by this process, which may stand still until the program begins.
-				cmd := exec.Command("sh", "-c", "cd "+at+" && "+line)
+				cmd := exec.Command("sh", "-c", line)
 				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 				out, err := cmd.CombinedOutput()
 				return string(out), err
 			}
 			file := "of-alice-" + c.version + c.transport
-			if out, err := as(games, "umask 077; echo secret >"+file+"; chmod 644 "+file+"; cat "+file); out != "secret\n" {
+			mounted := filepath.Join(at, file)
+			if out, err := as(games, "umask 077; echo secret >"+mounted+"; chmod 644 "+mounted+"; cat "+mounted); out != "secret\n" {
 				t.Fatalf("%q, %v", out, err)
 			}
 			if info, err := os.Stat(filepath.Join(dir, file)); err != nil || ownerOf(info) != games {
 				t.Fatalf("%v, %v", info, err)
 			}
-			if out, err := as(mail, "cat "+file); out != "secret\n" {
+			if out, err := as(mail, "cat "+mounted); out != "secret\n" {
 				t.Errorf("another user with a ticket: %q, %v", out, err)
 			}
-			if out, err := as(mail, "echo mine >>"+file); err == nil {
+			if out, err := as(mail, "echo mine >>"+mounted); err == nil {
 				t.Errorf("a user writes into another user's file: %q", out)
 			}
 			// Without a ticket even the directory cannot be entered.
-			if out, err := as(news, "cat "+file); err == nil || !strings.Contains(out+err.Error(), "ermission denied") {
+			if out, err := as(news, "cat "+mounted); err == nil || !strings.Contains(out+err.Error(), "ermission denied") {
 				t.Errorf("a user without a ticket: %q, %v", out, err)
 			}
-			if out, err := as(games, "chmod 600 "+file); err != nil {
+			if out, err := as(games, "chmod 600 "+mounted); err != nil {
 				t.Fatal(out, err)
 			}
-			if out, err := as(mail, "cat "+file); err == nil {
+			if out, err := as(mail, "cat "+mounted); err == nil {
 				t.Errorf("a user reads another user's file: %q", out)
 			}
 		})
