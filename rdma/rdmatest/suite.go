@@ -1,5 +1,9 @@
-// Package rdmatest is what every provider of RDMA must do, as tests that any
-// provider can run, and benchmarks to compare them by.
+// Package rdmatest has the conformance tests that every provider of RDMA must pass, and benchmarks
+// to compare providers. It knows the contract rdma only, and no provider. Begin reading at Run.
+//
+//	func TestDevice(t *testing.T) {
+//		rdmatest.Run(t, provider) // opens two devices that reach each other
+//	}
 package rdmatest
 
 import (

@@ -1,6 +1,11 @@
 // Package mount has the commands mount, umount and mounts of rstorectl: directories of NFS servers
-// as file systems of this host, by FUSE. A process for each mount serves the kernel (nfs/fusefs).
-// It has a socket that tells its state, below the directory that stateDir returns.
+// as file systems of this host, by FUSE. It knows neither the kernel's protocol (nfs/fusefs has
+// that) nor NFS (nfs/client).
+//
+// A process for each mount serves the kernel. It has a socket that reports its state, below the
+// directory that stateDir returns. Begin reading at command.go. options.go has the options of
+// nfs(5) and mount(8), background.go starts the process, mounts.go lists the mounts, umount.go ends
+// them. Several processes may work on the directory at a time.
 package mount
 
 import (
