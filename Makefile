@@ -165,7 +165,7 @@ nightly:
 # Two nodes lose power, cable, storage, daemon and more, 200 times each: about half an hour, as root.
 # FAILOVER_SEED=N repeats a run.
 failover:
-	FAILOVER_ROUNDS=200 $(GO) test -C test -timeout 3h -count=1 -v -run '^(TestFailover|TestKeepalived)$$' ./e2e
+	FAILOVER_ROUNDS=200 $(GO) test -C test -timeout 3h -count=1 -v -run '^(TestFailover|TestKeepalived|TestPlannedFailover|TestPlannedFails)$$' ./e2e
 
 # The pictures of docs/transport.md, drawn from the simulator: some minutes.
 plots:

@@ -43,6 +43,18 @@ func (t *Table) ofPredecessor(f File) bool {
 	return x != nil && x.later || t.reclaiming()
 }
 
+// Rehost has RetryHost take all locks of a table that was restored: another node had them.
+func (t *Table) Rehost() {
+	for _, f := range t.find(func(_ File, x *file) bool { return len(x.locks) > 0 }) {
+		s := t.shard(f)
+		s.mu.Lock()
+		if x := s.files[f]; x != nil {
+			x.onHost, x.later = false, true
+		}
+		s.mu.Unlock()
+	}
+}
+
 // RetryHost takes locks on the host that the host could not take when they were reclaimed. It
 // reports on how many files it still cannot.
 func (t *Table) RetryHost() (left int) {

@@ -229,10 +229,10 @@ func callbackAgain(a *state.PendingCallback, r *state.Recall) any {
 }
 
 // leaseAgain takes the host's lease for a delegation that was handed over. The lease of the old
-// process ends with its descriptors. If a program of the host has opened the file in between, there
-// is no lease: the delegation stays, but the server does not learn of further opens by the host.
-// That is logged and counted. leave belongs to package state, which calls it once when the
-// delegation ends.
+// process ends with its descriptors. If a program of the host has opened the file in between, the
+// delegation is recalled. If there is no lease for another reason the delegation stays, but the
+// server does not learn of further opens by the host. Both are logged and counted. leave belongs to
+// package state, which calls it once when the delegation ends.
 //
 // The delegation of a directory is recalled when the server goes on: what programs of the host have
 // changed meanwhile nobody has seen.
@@ -254,6 +254,9 @@ func (s *Server) leaseAgain(f lock.File, write, dir bool) (leave func()) {
 		s.cfg.Logger.Warn("the host does not tell any more what its programs do with a delegated file", "export", f.Export,
 			"error", err)
 		s.unleased.Add(1)
+		if errors.Is(err, blockstore.ErrJukebox) {
+			go s.wanted(f) // it waits for Pause(false)
+		}
 		return nil
 	}
 	return leave

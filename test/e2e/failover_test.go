@@ -33,7 +33,8 @@ type pair struct {
 	addr    netip.Addr
 	export  string
 	state   string
-	at      int // which node has the address
+	at      int  // which node has the address
+	manual  bool // nodes wait for a promotion
 }
 
 type haNode struct {
@@ -41,6 +42,7 @@ type haNode struct {
 	name    string
 	space   *netns.Space
 	control string
+	listen  string // of a standby
 	log     logBuffer
 	cmd     *exec.Cmd
 	exited  chan struct{}
@@ -81,7 +83,10 @@ func newPair(t *testing.T) *pair {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(run) })
 	for i, name := range []string{"a", "b"} {
-		n := &haNode{p: p, name: name, space: netns.New(t), control: filepath.Join(run, name)}
+		n := &haNode{
+			p: p, name: name, space: netns.New(t), control: filepath.Join(run, name),
+			listen: fmt.Sprintf("10.77.0.%d:20050", 2+i),
+		}
 		p.clients.Join(t, "to-"+name, n.space, haPort, 9000)
 		p.clients.IP(t, "link set to-"+name+" master br0")
 		n.space.IP(t, fmt.Sprintf("addr add 10.77.0.%d/24 dev %s", 2+i, haPort))
@@ -134,11 +139,15 @@ func (n *haNode) start() {
 
 // args are the arguments of the daemon of a node.
 func (n *haNode) args() []string {
-	at := n.p.addr.String()
+	at, promote := n.p.addr.String(), "auto"
+	if n.p.manual {
+		promote = "manual"
+	}
 	return []string{
+		"--ha-promote", promote,
 		"--config", os.DevNull, "--export", n.p.export + " 10.77.0.0/24(rw,insecure,no_root_squash)",
 		"--rdma-listen", at + ":20049", "--tcp-listen", at + ":2049", "--state-dir", n.p.state, "--control", n.control,
-		"--ha-lease", haTerm, "--ha-node", n.name, "--lease-time", "10s",
+		"--ha-lease", haTerm, "--ha-node", n.name, "--ha-listen", n.listen, "--lease-time", "10s",
 	}
 }
 

@@ -52,8 +52,9 @@ func (k *keepalived) write(t *testing.T) {
 		"until timeout 5 %[3]s >/dev/null 2>&1; do kill -0 $(cat %[2]s/pid) || exit 1; sleep 0.05; done\n",
 		strings.Join(args, " "), k.dir, ctl)
 	stop := fmt.Sprintf("#!/bin/sh\n[ ! -e %s/pid ] || kill $* $(cat %[1]s/pid) 2>/dev/null\nexit 0\n", k.dir)
-	settings := fmt.Sprintf("START=%s/start\nSTOP=%[1]s/stop\nKILL='%[1]s/stop -9'\nSTATUS='%s'\nMARK=%[1]s/mark\n",
-		k.dir, ctl)
+	settings := fmt.Sprintf("START=%s/start\nSTOP=%[1]s/stop\nKILL='%[1]s/stop -9'\nSTATUS='%s'\nMARK=%[1]s/mark\n"+
+		"FAILOVER='%[3]s --control %[4]s failover --to'\nRESTART='kill '$(cat %[1]s/keepalived.pid)\n",
+		k.dir, ctl, filepath.Join(binDir, "rstorectl"), k.n.control)
 	ha = []byte(strings.ReplaceAll(string(ha), "/etc/default/rstored-ha", k.dir+"/default"))
 	for name, content := range map[string]string{
 		"keepalived.conf": conf, "rstored-ha": string(ha), "start": start, "stop": stop, "default": settings,
@@ -199,8 +200,9 @@ func TestKeepalived(t *testing.T) {
 		k := ks[at]
 		l.pauses("")
 		var what string
+		var err error
 		fault := time.Now()
-		kinds := 5
+		kinds := 6
 		if p.disk {
 			kinds++
 		}
@@ -223,6 +225,22 @@ func TestKeepalived(t *testing.T) {
 			_ = k.cmd.Process.Signal(syscall.SIGTERM)
 			<-k.done
 		case 5:
+			what = "planned failover"
+			other := ks[1-at]
+			start := exec.Command(filepath.Join(other.dir, "start")) // as systemctl start --no-block
+			other.n.space.Do(func() { err = start.Start() })
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { _ = start.Wait() }()
+			other.n.listens()
+			fault = time.Now()
+			l.pauses("")
+			if out, err := exec.Command(filepath.Join(k.dir, "rstored-ha"), "failover", other.n.name).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			<-k.done
+		case 6:
 			what = "slow storage"
 			p.freeze(time.Duration(500+r.IntN(3000)) * time.Millisecond)
 		}
@@ -230,7 +248,7 @@ func TestKeepalived(t *testing.T) {
 		t.Logf("round %d: node %s, %s; longest pauses: %s", i, k.n.name, what, l.pauses(what))
 		k.n.space.IP(t, "link set "+haPort+" up")
 		p.clients.IP(t, "link set to-"+k.n.name+" up")
-		if what == "no power" || what == "planned" {
+		if what == "no power" || strings.HasPrefix(what, "planned") {
 			k.start(t)
 		}
 		time.Sleep(2 * time.Second) // the node is a standby again

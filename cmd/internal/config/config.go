@@ -117,6 +117,10 @@ type Config struct {
 	// one node. HANode is the name of this node, or empty for the host's name.
 	HALease time.Duration `mapstructure:"ha_lease" yaml:"ha_lease"`
 	HANode  string        `mapstructure:"ha_node" yaml:"ha_node"`
+	// HAListen is HOST:PORT, at an address of this node alone, where a standby takes over from the node
+	// that serves. HAPromote says when a standby takes a free lease: PromoteAuto or PromoteManual.
+	HAListen  string `mapstructure:"ha_listen" yaml:"ha_listen"`
+	HAPromote string `mapstructure:"ha_promote" yaml:"ha_promote"`
 	// StopTimeout bounds the graceful stop.
 	StopTimeout time.Duration `mapstructure:"stop_timeout" yaml:"stop_timeout"`
 	// OpsListen are addresses that answer Prometheus and health checks by HTTP. OpsPprof lets
@@ -188,6 +192,7 @@ func Default() *Config {
 		IDMap:          IDMap{Method: IDNumeric},
 		UTF8:           UTF8Any,
 		ShowMount:      ShowOwn,
+		HAPromote:      PromoteAuto,
 		TLS:            TLS{XprtSec: slices.Clone(xprtsecs)},
 		Perf:           defaultPerf(),
 

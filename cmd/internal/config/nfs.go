@@ -77,6 +77,12 @@ func (m *IDMap) validate() error {
 	return nil
 }
 
+// Values of ha_promote.
+const (
+	PromoteAuto   = "auto"   // a standby takes a free lease by itself
+	PromoteManual = "manual" // it waits for 'rstorectl ha promote', or to be handed over to
+)
+
 // Values of showmount.
 const (
 	ShowOwn = "own" // exports that the client may mount, and its own mounts

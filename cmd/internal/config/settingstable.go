@@ -150,6 +150,14 @@ var settings = []Setting{
 	row("ha_node", atStart, "ha.md",
 		"`NAME` of this node, if nodes share the state directory (default: the host's)",
 		"name of this node. No other node may have it").withDefault("the name of the host"),
+	row("ha_listen", atStart, "ha.md",
+		"take over from the node that serves at `ADDRESS`, HOST:PORT of this node alone, for a planned failover",
+		"where a node that waits for the lease takes over from the one that serves (`rstorectl failover`): an address "+
+			"of this node alone, as `10.0.0.2:20050`. Empty: nobody can hand over to this node"),
+	row("ha_promote", atStart, "ha.md",
+		"take a free lease by `MODE` auto, or manual: after 'rstorectl ha promote'",
+		"`auto`: a node that waits takes the lease as soon as that is free. `manual`: only after `rstorectl ha promote`, "+
+			"or when the other node hands over"),
 	row("nfs_versions", atStart, "",
 		"serve NFS `VERSION`s 3, 4.0, 4.1, 4.2; repeatable",
 		"versions of NFS to serve. The lock manager and MOUNT belong to version 3. `4.0` without quotation "+

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -133,6 +134,11 @@ func (c *Config) Validate() error {
 	if len(c.HANode) > maxHANode {
 		addf("ha_node: a name of %d bytes is too long: at most %d", len(c.HANode), maxHANode)
 	}
+	if c.HAListen != "" {
+		if host, _, err := net.SplitHostPort(c.HAListen); err != nil || host == "" {
+			addf("ha_listen: %q is not HOST:PORT", c.HAListen)
+		}
+	}
 	if c.StopTimeout < 0 {
 		addf("stop_timeout: %v is negative", c.StopTimeout)
 	}
@@ -140,6 +146,7 @@ func (c *Config) Validate() error {
 		oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error"),
 		oneOf("log_format", c.LogFormat, LogAuto, LogConsole, LogJSON),
 		oneOf("utf8", c.UTF8, UTF8Any, UTF8Strict),
+		oneOf("ha_promote", c.HAPromote, PromoteAuto, PromoteManual),
 		oneOf("showmount", c.ShowMount, ShowOwn, ShowAll),
 		within("workers", c.Workers, 0, maxWorkers),
 		within("ops_clients", c.OpsClients, 0, maxOpsClients),

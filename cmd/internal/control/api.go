@@ -366,6 +366,7 @@ type Backend interface {
 	OpsBackend
 	ChangeBackend
 	SupportBackend
+	HABackend
 	Clients() []Client
 	QPs() []QP
 	Stats() Stats

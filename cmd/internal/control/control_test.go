@@ -33,6 +33,18 @@ func (f *fake) Stats() Stats            { return Stats{RDMAWriteBytes: 1 << 60} 
 func (f *fake) Sample() live.Sample     { return live.Sample{RDMAWritten: 1 << 60} }
 func (f *fake) Rescan() error           { return nil }
 func (f *fake) Reload() error           { return errors.New("log_level: \"loud\" is unknown") }
+func (f *fake) HA() (HA, error) {
+	return HA{
+		Node: "a", Role: RoleServing, Epoch: 4, Standbys: []StandbyNode{{Node: "b", Address: "10.0.0.2:20050"}},
+	}, nil
+}
+func (f *fake) Demote() error { return nil }
+func (f *fake) Failover(to string) (FailedOver, error) {
+	if to != "b" {
+		return FailedOver{}, errors.New("no standby waits")
+	}
+	return FailedOver{From: "a", To: to, Version: "1.3", PauseMillis: 80.5, Dropped: 2}, nil
+}
 func (f *fake) Upgrade(path string) (Upgraded, error) {
 	if path == "" {
 		return Upgraded{}, errors.New("the new process cannot take over; 1.2 goes on")

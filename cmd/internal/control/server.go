@@ -45,19 +45,30 @@ func NewServer(b Backend, access Access, log *zap.Logger, audit func(Action)) *S
 	s := &Server{access: access, log: log, b: b, audit: audit}
 	s.http = http.Server{
 		Handler:           s.guard(s.routes()),
-		ReadHeaderTimeout: 5 * time.Second,
-		IdleTimeout:       time.Minute,
+		ReadHeaderTimeout: headerTime,
+		IdleTimeout:       idleTime,
 		ErrorLog:          telemetry.ErrorLog(log),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			p, err := peerOf(c)
-			if err != nil {
-				log.Warn("control: the peer's credentials cannot be read", zap.Error(err))
-				return ctx
-			}
-			return context.WithValue(ctx, peerKey{}, p)
-		},
+		ConnContext:       withPeer(log),
 	}
 	return s
+}
+
+// Times of a connection on the socket.
+const (
+	headerTime = 5 * time.Second
+	idleTime   = time.Minute
+)
+
+// withPeer adds the peer of a connection on the socket to the context of its requests.
+func withPeer(log *zap.Logger) func(context.Context, net.Conn) context.Context {
+	return func(ctx context.Context, c net.Conn) context.Context {
+		p, err := peerOf(c)
+		if err != nil {
+			log.Warn("control: the peer's credentials cannot be read", zap.Error(err))
+			return ctx
+		}
+		return context.WithValue(ctx, peerKey{}, p)
+	}
 }
 
 // Listen makes the socket. It replaces the socket of a process that has ended. If another process

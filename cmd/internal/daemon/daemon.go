@@ -48,6 +48,10 @@ type Daemon struct {
 	// after the word go.
 	failed  chan error
 	started time.Time
+	// demoted makes this process stop and start anew as a standby. movedFrom are the addresses at
+	// which it served before it has handed over to another node.
+	demoted   chan struct{}
+	movedFrom []net.IP
 }
 
 // observers record what the daemon and its clients do.

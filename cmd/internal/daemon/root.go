@@ -2,11 +2,13 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/signal"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
@@ -162,6 +164,10 @@ func Run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 		}
 	}
 	d, err := start(cfg, load, log, true, from, devices.System())
+	if errors.Is(err, errNotRestored) {
+		log.Error("clients have a grace period instead", zap.Error(err))
+		return again(log)
+	}
 	if err != nil {
 		return err
 	}

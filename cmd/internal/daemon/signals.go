@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -40,9 +41,20 @@ func (d *Daemon) wait(ctx context.Context, sig chan os.Signal) error {
 		case <-ctx.Done():
 			return d.Stop(context.WithoutCancel(ctx))
 		case <-d.replaced:
-			return d.exitReplaced()
+			if err := d.exitReplaced(); err != nil || d.movedFrom == nil {
+				return err
+			}
+			if d.awaitMove(sig) {
+				return nil
+			}
+			return again(d.log)
+		case <-d.demoted:
+			if signalled, err := d.stopInTime(ctx, sig); err != nil || signalled {
+				return err
+			}
+			return again(d.log, demotedVariable+"=1")
 		case err := <-d.failed:
-			if errors.Is(err, errSuccessorFailed) {
+			if errors.Is(err, errSuccessorFailed) || errors.Is(err, errGivenUp) {
 				return err
 			}
 			return fmt.Errorf("control interface: %w", err)
@@ -59,20 +71,29 @@ func (d *Daemon) wait(ctx context.Context, sig chan os.Signal) error {
 			}
 			d.log.Info("stopping", zap.Stringer("signal", s), zap.Duration("at_most", d.cfg.Load().StopTimeout))
 			d.notify(d.manager.Stopping())
-			stop, cancel := context.WithTimeout(ctx, d.cfg.Load().StopTimeout)
-			go func() {
-				for s := range sig {
-					if s != unix.SIGHUP {
-						cancel()
-						return
-					}
-				}
-			}()
-			err := d.Stop(stop)
-			cancel()
+			_, err := d.stopInTime(ctx, sig)
 			return err
 		}
 	}
+}
+
+// stopInTime is Stop within stop_timeout, or until a signal that ends it at once. It reports whether
+// there was one.
+func (d *Daemon) stopInTime(ctx context.Context, sig <-chan os.Signal) (signalled bool, err error) {
+	stop, cancel := context.WithTimeout(ctx, d.cfg.Load().StopTimeout)
+	defer cancel()
+	var came atomic.Bool
+	go func() {
+		for s := range sig {
+			if s != unix.SIGHUP {
+				came.Store(true)
+				cancel()
+				return
+			}
+		}
+	}()
+	err = d.Stop(stop)
+	return came.Load(), err
 }
 
 // replacedTime bounds the wait for the reply to the request that asked for the upgrade.

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/desired"
 	"github.com/rstored/rstored/cmd/internal/devices"
+	"github.com/rstored/rstored/cmd/internal/lease"
 	"github.com/rstored/rstored/cmd/internal/otlp"
 	"github.com/rstored/rstored/cmd/internal/ports"
 	"github.com/rstored/rstored/cmd/internal/reconcile"
@@ -38,6 +40,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	d := &Daemon{
 		log: log, started: time.Now(),
 		failed:  make(chan error, 1),
+		demoted: make(chan struct{}, 1),
 		manager: telemetry.NewNotifier(),
 		times:   upgrade.DefaultTimes,
 	}
@@ -58,11 +61,21 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 			d.release()
 		}
 	}()
-	share, err := d.sharing(cfg)
+	access, err := control.NewAccess(cfg.ControlGroup)
+	if err != nil {
+		return nil, &cli.ConfigError{Err: err}
+	}
+	wait, err := d.standBy(cfg, access)
 	if err != nil {
 		return nil, err
 	}
-	if d.state, err = state.Restore(context.Background(), cfg.StateDir, share, from); err != nil {
+	d.state, err = state.Restore(context.Background(), cfg.StateDir, wait.sharing(), from)
+	var before lease.Record
+	if err == nil && d.state.Lease() != nil {
+		before = d.state.Lease().Before
+	}
+	other := wait.end(before)
+	if err != nil {
 		return nil, err
 	}
 	if d.audit, err = audit.Open(cfg.Audit, log.Always); err != nil {
@@ -73,10 +86,6 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	if err := d.tls.Apply(cfg); err != nil {
 		return nil, &cli.ConfigError{Err: err}
 	}
-	access, err := control.NewAccess(cfg.ControlGroup)
-	if err != nil {
-		return nil, &cli.ConfigError{Err: err}
-	}
 	// The control socket is taken first: a second daemon finds out before it
 	// has touched anything.
 	sock, err := listenControl(cfg.Control, access, from)
@@ -85,14 +94,22 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	}
 	d.listener = sock
 	d.control = control.NewServer(d, access, log.Library("control"), d.auditAction)
-	if err := d.makeComponents(load, opener, noUmask, from); err != nil {
+	if err := d.makeComponents(load, opener, noUmask, from, other); err != nil {
 		return nil, err
 	}
 	if err := d.applyOTLP(cfg); err != nil {
 		return nil, &cli.ConfigError{Err: err}
 	}
 	d.mu.Lock()
-	err = errors.Join(d.ApplyExports(true), d.ApplyPorts(true))
+	err = d.ApplyExports(true)
+	d.mu.Unlock()
+	if err == nil && other != nil {
+		err = d.moved(other, before)
+	}
+	d.mu.Lock()
+	if err == nil || other == nil {
+		err = errors.Join(err, d.ApplyPorts(true))
+	}
 	d.mu.Unlock()
 	if err != nil {
 		if from == nil {
@@ -130,25 +147,29 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	d.monitor.start(d)
 	d.logAdvice()
 	d.logWarnings(cfg, d.Exports())
-	if from != nil {
-		for _, name := range from.Left() {
+	for _, p := range []*upgrade.Predecessor{from, other} {
+		if p == nil {
+			continue
+		}
+		for _, name := range p.Left() {
 			log.Info("a part of the handover is unknown to this version, and ignored", zap.String("part", name))
 		}
-		if err := from.Done(); err != nil {
+		if err := p.Done(); err != nil {
 			log.Warn("the old process cannot be told", zap.Error(err))
 		}
 	}
 	return d, nil
 }
 
-// makeComponents makes the service, the devices and the ports. They do not serve yet.
+// makeComponents makes the service, the devices and the ports. They do not serve yet. other has
+// handed over on another node, or is nil.
 func (d *Daemon) makeComponents(load func() (*config.Config, error), opener *devices.Opener, noUmask bool,
-	from *upgrade.Predecessor,
+	from, other *upgrade.Predecessor,
 ) (err error) {
 	cfg, fds := d.cfg.Load(), posixfs.Descriptors()
 	d.Service, err = service.New(service.Config{
 		Settings: d.cfg.Load, State: d.state, Files: posixfs.NewFiles(fds), NoUmask: noUmask, Log: d.log,
-		Audit: d.audit.Slog(), MayAct: d.mayAct, From: from,
+		Audit: d.audit.Slog(), MayAct: d.mayAct, From: cmp.Or(other, from), OtherNode: other != nil,
 		Callers: func() map[rpc.Peer]rpc.Caller { return d.ports.Callers() },
 	})
 	if err != nil {

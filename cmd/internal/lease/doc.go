@@ -9,6 +9,9 @@
 //	          Term and a quarter, by their own clock, since they first read it so. A process claims it
 //	          at once if the holder was of its own node and boot, and is known to have ended.
 //
+// A holder can release the lease to one node. That node claims it at once, and the others wait as
+// for a holder that is lost.
+//
 // A holder is thus past its time when another one claims, however late its writes arrive and
 // however long it was stopped, as long as the clocks of the two hosts run at the same rate within
 // 10 %. The clocks need not show the same time.

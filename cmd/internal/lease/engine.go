@@ -9,6 +9,15 @@ type Record struct {
 	Boot     string `json:"boot"`  // of that node's kernel: its boot ID
 	Count    uint64 `json:"count"` // renewals in this epoch
 	Released bool   `json:"released,omitempty"`
+	// To is the only node that may claim a released lease at once; empty is any. Token tells that node
+	// which handover the release belongs to.
+	To    string `json:"to,omitempty"`
+	Token string `json:"token,omitempty"`
+}
+
+// freeFor reports whether a node may claim at once by what the record says.
+func (r *Record) freeFor(node string) bool {
+	return r.Epoch == 0 || r.Released && (r.To == "" || r.To == node)
 }
 
 // Engine is the lease as one node sees it. The zero value, with Node, Boot and Term set, does not
@@ -50,7 +59,7 @@ func (e *Engine) mine(r Record) bool { return r.Node == e.Node && r.Boot == e.Bo
 
 // Claim returns the record to claim with, if the lease may be claimed by what was read.
 func (e *Engine) Claim() (r Record, ok bool) {
-	if e.held || !e.known || e.seen.Epoch != 0 && !e.seen.Released && e.checked-e.since < e.patience() {
+	if e.held || !e.known || !e.seen.freeFor(e.Node) && e.checked-e.since < e.patience() {
 		return r, false
 	}
 	return e.next(), true
@@ -61,7 +70,7 @@ func (e *Engine) next() Record { return Record{Epoch: e.seen.Epoch + 1, Node: e.
 // Replace returns the record to claim with at once, after the process that held the lease on this
 // very node has ended. The caller knows that.
 func (e *Engine) Replace() (r Record, ok bool) {
-	return e.next(), !e.held && e.known && e.mine(e.seen)
+	return e.next(), !e.held && e.known && e.mine(e.seen) && !e.seen.Released
 }
 
 // Claimed notes that the claim with r has succeeded, which began at begun.
@@ -93,12 +102,13 @@ func (e *Engine) Serving(now time.Duration) bool {
 // Until is when the node must stop serving if it does not renew the lease.
 func (e *Engine) Until() time.Duration { return e.begun + e.Term }
 
-// Release returns the record that gives the lease up. The node must not serve any more.
-func (e *Engine) Release() Record {
+// Release returns the record that gives the lease up, to a node if to is not empty. The node must
+// not serve any more.
+func (e *Engine) Release(to, token string) Record {
 	e.lost = true
 	r := e.own
 	r.Count++
-	r.Released = true
+	r.Released, r.To, r.Token = true, to, token
 	return r
 }
 

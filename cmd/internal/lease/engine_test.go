@@ -61,6 +61,24 @@ func TestEngine(t *testing.T) {
 	if _, ok := c.Replace(); ok {
 		t.Error("c replaces a process of another node")
 	}
+	c.Read(0, 0, Record{Epoch: 4, Node: "a", Released: true, To: "b"}, true)
+	if _, ok = c.Claim(); ok {
+		t.Error("c claims a lease that was released to b")
+	}
+	c.Read(5*time.Second, 5*time.Second, c.Seen(), true)
+	if _, ok = c.Claim(); !ok {
+		t.Error("nobody may claim a lease that b does not claim")
+	}
+	a = Engine{Node: "a", Term: term}
+	a.Read(0, 0, c.Seen(), true)
+	if _, ok = a.Replace(); ok {
+		t.Error("a takes back a lease that it has released to b")
+	}
+	b = Engine{Node: "b", Term: term}
+	b.Read(0, 0, c.Seen(), true)
+	if _, ok = b.Claim(); !ok {
+		t.Error("b may not claim a lease that was released to it")
+	}
 	c.Read(0, 0, Record{Epoch: 9, Node: "c"}, true)
 	if r, ok = c.Replace(); !ok || r.Epoch != 10 {
 		t.Error("c cannot replace its own process that has ended")
@@ -268,9 +286,13 @@ func (w *world) fault() {
 		n.stopped = max(n.stopped, w.now+d)
 	case 1:
 		n.restart()
-	case 2: // planned: it gives the lease up
+	case 2: // planned: it gives the lease up, or gives it to another node, which may be gone
 		if n.e.Serving(n.clock()) && w.now >= n.stopped {
-			r := n.e.Release()
+			to := ""
+			if w.r.IntN(2) == 0 {
+				to = w.nodes[w.r.IntN(len(w.nodes))].name
+			}
+			r := n.e.Release(to, "")
 			n.storage(func() func() {
 				w.files[r.Epoch-1] = r
 				return func() {}

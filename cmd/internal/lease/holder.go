@@ -29,14 +29,20 @@ type Config struct {
 	// Lost is called once, from a goroutine of the Holder, when the lease was lost. The process must
 	// end.
 	Lost func(error)
-	// Waiting is called while the lease is another node's, at each look of Take at it.
+	// Waiting is called while Take waits, at each look at the lease.
 	Waiting func(Record)
+	// May says whether Take may claim a lease that nobody holds. Without it Take may. It claims a
+	// lease that was released to this node, or that an ended process of this node had, in any case.
+	May func() bool
+	// Wake makes Take look at once. It may be nil.
+	Wake <-chan struct{}
 }
 
-// A lease file is recordLen bytes: a Record as JSON, padded with spaces.
+// A lease file is recordLen to recordMax bytes: a Record as JSON, padded with spaces.
 const (
 	prefix    = "lease."
 	recordLen = 256
+	recordMax = 512
 )
 
 // Holder has the lease, or has lost it. Its methods may be called from any goroutine.
@@ -53,6 +59,8 @@ type Holder struct {
 	// Unclean says that the process that had the lease before may still be there, without serving: it
 	// did not release the lease, and was of another node or boot. It is set before the Holder is used.
 	Unclean bool
+	// Before is the record that was claimed over. It is set before the Holder is used.
+	Before Record
 
 	mu sync.Mutex
 	e  Engine
@@ -89,6 +97,7 @@ func Take(ctx context.Context, cfg Config) (*Holder, error) {
 		}
 		e.Read(begun, now(), r, err == nil)
 		c, ok := e.Claim()
+		ok = ok && (cfg.May == nil || cfg.May() || r.To == cfg.Node)
 		unclean := ok && r.Epoch != 0 && !r.Released
 		if !ok && cfg.Alone {
 			c, ok = e.Replace()
@@ -98,7 +107,9 @@ func Take(ctx context.Context, cfg Config) (*Holder, error) {
 			f, err := claim(cfg.Dir, c)
 			if err == nil {
 				e.Claimed(begun, c)
-				return hold(cfg, e, f, unclean), nil
+				h := hold(cfg, e, f)
+				h.Unclean, h.Before = unclean, r
+				return h, nil
 			}
 			if !errors.Is(err, fs.ErrExist) {
 				return nil, fmt.Errorf("the lease on the state directory cannot be claimed: %w", err)
@@ -110,6 +121,7 @@ func Take(ctx context.Context, cfg Config) (*Holder, error) {
 		}
 		select {
 		case <-time.After(cfg.Term / 8):
+		case <-cfg.Wake:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -135,12 +147,12 @@ func (h *Holder) Share() (Shared, *os.File) {
 func Adopt(cfg Config, s Shared, file *os.File) *Holder {
 	e := Engine{Node: cfg.Node, Boot: s.Record.Boot, Term: cfg.Term}
 	e.Claimed(s.Begun, s.Record)
-	return hold(cfg, e, file, false)
+	return hold(cfg, e, file)
 }
 
 // hold starts the goroutines of a Holder.
-func hold(cfg Config, e Engine, f *os.File, unclean bool) *Holder {
-	h := &Holder{cfg: cfg, e: e, file: f, Unclean: unclean, done: make(chan struct{})}
+func hold(cfg Config, e Engine, f *os.File) *Holder {
+	h := &Holder{cfg: cfg, e: e, file: f, done: make(chan struct{})}
 	h.until.Store(int64(e.Until()))
 	h.ended.Add(2)
 	go h.renew()
@@ -220,19 +232,26 @@ func (h *Holder) lost() {
 
 // Release gives the lease up, so that another node can claim it at once. Nothing may be served any
 // more.
-func (h *Holder) Release() error {
+func (h *Holder) Release() error { return h.ReleaseTo("", "") }
+
+// ReleaseTo is Release to one node, with a token that it knows. The others wait as for a holder that
+// is lost. After an error nobody knows whether the lease is released.
+func (h *Holder) ReleaseTo(node, token string) error {
 	close(h.done)
 	h.ended.Wait()
 	h.mu.Lock()
 	r, held := h.e.own, h.e.Serving(now())
 	if held {
-		r = h.e.Release()
+		r = h.e.Release(node, token)
 	}
 	h.mu.Unlock()
 	h.until.Store(0)
 	var err error
-	if held {
+	switch {
+	case held:
 		err = write(h.file, r)
+	case node != "":
+		err = errors.New("the lease on the state directory was lost")
 	}
 	return errors.Join(err, h.file.Close())
 }
@@ -307,11 +326,11 @@ func readOnce(dir string, epoch uint64) (r Record, err error) {
 		return r, err
 	}
 	defer f.Close()
-	var b [recordLen]byte
-	if _, err := io.ReadFull(f, b[:]); err != nil {
+	b, err := io.ReadAll(io.LimitReader(f, recordMax))
+	if err != nil {
 		return r, fmt.Errorf("%s: %w", f.Name(), err)
 	}
-	if err := json.Unmarshal(b[:], &r); err != nil {
+	if err := json.Unmarshal(b, &r); err != nil {
 		return r, fmt.Errorf("%s: %w", f.Name(), err)
 	}
 	if r.Epoch != epoch {
@@ -326,7 +345,7 @@ func write(f *os.File, r Record) error {
 	if err != nil {
 		return err
 	}
-	if len(b) > recordLen {
+	if len(b) > recordMax {
 		return fmt.Errorf("the name of the node has %d bytes, which is too long", len(r.Node))
 	}
 	if _, err := f.WriteAt([]byte(fmt.Sprintf("%-*s", recordLen, b)), 0); err != nil {

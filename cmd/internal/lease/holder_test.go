@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -118,6 +119,40 @@ func TestSameNode(t *testing.T) {
 	}
 	if err := b.Release(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestReleaseTo: a lease that was released to a node is that node's at once, also if it takes none
+// by itself. Another node gets it when that one is gone.
+func TestReleaseTo(t *testing.T) {
+	dir := t.TempDir()
+	var lost atomic.Pointer[error]
+	long := strings.Repeat("b", 64)
+	a := take(t, config(dir, strings.Repeat("a", 64), &lost))
+	if err := a.ReleaseTo(long, strings.Repeat("f", 16)); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config(dir, "c", &lost)
+	cfg.May = func() bool { return false }
+	ctx, cancel := context.WithTimeout(t.Context(), 2*cfg.Term)
+	defer cancel()
+	if _, err := Take(ctx, cfg); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a node that may not claim: %v", err)
+	}
+	cfg.Node = long
+	b := take(t, cfg)
+	if r := b.Before; r.Token != strings.Repeat("f", 16) || b.Unclean {
+		t.Errorf("claimed over %+v, unclean %v", r, b.Unclean)
+	}
+	if err := b.ReleaseTo("nobody", ""); err != nil {
+		t.Fatal(err)
+	}
+	c := take(t, config(dir, "c", &lost))
+	if err := c.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if p := lost.Load(); p != nil {
+		t.Error(*p)
 	}
 }
 

@@ -63,6 +63,9 @@ func (s *Set) pause(on bool) {
 		if e.datagrams != nil {
 			e.datagrams.Pause(on)
 		}
+		if on && e.list != nil {
+			e.list() // no connection begins any more
+		}
 	}
 	s.Portmap.ServeDeferred(on)
 }

@@ -44,6 +44,7 @@ type endpoint struct {
 	listener listener
 	// datagrams carries RPC calls over UDP, or is nil.
 	datagrams *udp.Listener
+	list      func() // enters the connections into a list for another node; nil without TCP
 }
 
 // listener is what the listeners of RPC have in common.

@@ -127,6 +127,7 @@ func (s *Set) openOn(transport string, c provider.Choice, l config.Listen) (endp
 
 // listening logs that an endpoint is served, by which device, and why by that.
 func (s *Set) listening(p *port, e *endpoint) {
+	s.announce(e.addr.Addr())
 	if e.dev == nil {
 		s.Log.Info("listening", zap.String("transport", p.Transport), zap.Stringer("on", e.addr))
 		return

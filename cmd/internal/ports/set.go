@@ -80,7 +80,8 @@ func New(cfg Config) *Set {
 // Apply opens and closes ports until they are those of want. It takes ports from ready instead of
 // opening them. A port that cannot be opened does not stop the others, has its error in the list,
 // and is tried again until it can. The error is about the ports that were opened in vain. At the
-// start there is none as long as one port of NFS is served. In a successor each configured port
+// start there is none as long as one port of NFS is served, or if nodes share the state. In a
+// successor each configured port
 // must be.
 func (s *Set) Apply(want []control.Port, ready *Ready, atStart bool) error {
 	s.mu.Lock()
@@ -131,7 +132,9 @@ func (s *Set) apply(want []control.Port, ready *Ready, atStart bool) error {
 		p.origin = w.Origin
 		s.list = append(s.list, p)
 	}
-	if s.From == nil && !slices.ContainsFunc(s.list, func(p *port) bool { return ofNFS(p) && len(p.ends) > 0 }) &&
+	// An address that moves between nodes may come later.
+	if s.From == nil && s.Settings().HALease == 0 &&
+		!slices.ContainsFunc(s.list, func(p *port) bool { return ofNFS(p) && len(p.ends) > 0 }) &&
 		slices.ContainsFunc(s.list, ofNFS) {
 		errs = append(errs, vain...)
 	}

@@ -113,13 +113,13 @@ func (s *Set) serveRPC(l net.Listener, srv *rpc.Server) (endpoint, error) {
 	if err := s.restore(t, boundAddr(l)); err != nil {
 		return endpoint{}, errors.Join(err, t.Close())
 	}
-	unfollow, err := s.followTCP(t, boundAddr(l))
+	list, unfollow, err := s.followTCP(t, boundAddr(l))
 	if err != nil {
 		return endpoint{}, errors.Join(err, t.Close())
 	}
 	s.From.WhenServing(t.Start)
 	s.Counters.AddTCP(t)
-	return endpoint{listener: t, stop: func(ctx context.Context) error {
+	return endpoint{listener: t, list: list, stop: func(ctx context.Context) error {
 		unfollow()
 		err := t.Shutdown(ctx)
 		s.Counters.DropTCP(t)

@@ -2,7 +2,9 @@ package ports
 
 import (
 	"errors"
+	"net"
 	"net/netip"
+	"sync"
 	"syscall"
 	"time"
 
@@ -24,19 +26,30 @@ const (
 )
 
 // followTCP keeps a list of the connections of a listener in the state directory that nodes share,
-// and ends the connections that another node has left there. stop ends it.
-func (s *Set) followTCP(t *tcp.Listener, at netip.AddrPort) (stop func(), err error) {
+// and ends the connections that another node has left there. stop ends it. list makes the list true
+// at once.
+func (s *Set) followTCP(t *tcp.Listener, at netip.AddrPort) (list, stop func(), err error) {
 	if s.Settings().HALease == 0 {
-		return func() {}, nil
+		return func() {}, func() {}, nil
 	}
 	// By this name package state detaches it from a process that was stopped and continues.
 	mem, err := s.State.Memory("connections-tcp-"+at.String(), listedConns*tickle.Record)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	table, left := tickle.Open(mem)
 	if s.From != nil {
 		left = nil // the old process has handed them over
+	}
+	var mu sync.Mutex // guards table
+	list = func() {
+		mu.Lock()
+		defer mu.Unlock()
+		var conns []tickle.Conn
+		for _, c := range t.Conns() {
+			conns = append(conns, tickle.Conn{Local: c.Local, Remote: c.Remote})
+		}
+		table.Set(conns)
 	}
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -47,11 +60,7 @@ func (s *Set) followTCP(t *tcp.Listener, at netip.AddrPort) (stop func(), err er
 			if every := int(time.Second / listEvery); n%every == 0 && n/every < tickles && len(left) > 0 {
 				s.tickle(left, n == 0)
 			}
-			var list []tickle.Conn
-			for _, c := range t.Conns() {
-				list = append(list, tickle.Conn{Local: c.Local, Remote: c.Remote})
-			}
-			table.Set(list)
+			list()
 			select {
 			case <-tick.C:
 			case <-end:
@@ -59,11 +68,40 @@ func (s *Set) followTCP(t *tcp.Listener, at netip.AddrPort) (stop func(), err er
 			}
 		}
 	}()
-	return func() {
+	return list, func() {
 		close(end)
 		<-ended
 		table.Set(nil) // who closes connections tells the clients
 	}, nil
+}
+
+// announce tells the network that an address has moved here, if nodes share the state directory. It
+// does so again and again for a while, as TCP clients are sent segments. Without the right to do it
+// that is left to who moves the address.
+func (s *Set) announce(a netip.Addr) {
+	if s.Settings().HALease == 0 || s.From != nil || a.IsUnspecified() || a.IsLoopback() {
+		return
+	}
+	tell := func() {
+		if err := tickle.Announce(a); err != nil {
+			s.Log.Debug("an address is not announced", zap.Error(err))
+		}
+	}
+	tell()
+	for n := range tickles - 1 {
+		time.AfterFunc(time.Duration(n+1)*time.Second, tell)
+	}
+}
+
+// Addresses returns the addresses of the endpoints of RPC, never nil.
+func (s *Set) Addresses() []net.IP {
+	list := []net.IP{}
+	for _, e := range s.all() {
+		if e.listener != nil {
+			list = append(list, e.addr.Addr().AsSlice())
+		}
+	}
+	return list
 }
 
 func (s *Set) tickle(left []tickle.Conn, first bool) {

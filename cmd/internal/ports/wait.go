@@ -23,6 +23,8 @@ import (
 const (
 	retryFirst = 20 * time.Millisecond
 	retryMost  = 2 * time.Second
+	// retryHA is retryMost where the address moves between nodes.
+	retryHA = 100 * time.Millisecond
 )
 
 // waiting is an endpoint that waits for a device of the kernel, or for its address. Set.mu guards
@@ -96,7 +98,11 @@ func (s *Set) retry(p *port, w *waiting) {
 				zap.String("on", w.where()), zap.Error(err))
 		}
 		w.reason = err
-		w.delay = min(2*w.delay, retryMost)
+		most := retryMost
+		if s.Settings().HALease != 0 {
+			most = retryHA
+		}
+		w.delay = min(2*w.delay, most)
 		w.timer.Reset(w.delay)
 		return
 	}

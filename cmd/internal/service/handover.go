@@ -104,13 +104,18 @@ func (s *Service) Restore() error {
 			return err
 		}
 	}
-	if err := s.ExportSet.Restored(); err != nil {
-		return err
+	if !s.OtherNode {
+		if err := s.ExportSet.Restored(); err != nil {
+			return err
+		}
 	}
 	for _, id := range append(s.NFS4.State().Exports(), s.LockTable.Exports()...) {
 		if !s.ExportSet.Serves(id) {
 			s.dropExport(id)
 		}
+	}
+	if s.OtherNode {
+		s.lockHere()
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
@@ -100,6 +102,18 @@ func (s *Service) reclaiming() bool { return s.NFS4.State().GracePending() || s.
 
 // hostRetry is the time between two attempts to take reclaimed locks on the host.
 const hostRetry = time.Second
+
+// lockHere takes the locks that another node has handed over on this one. That node has released
+// them. A program that has taken one since keeps it until it ends.
+func (s *Service) lockHere() {
+	s.LockTable.Rehost()
+	if left := s.LockTable.RetryHost(); left > 0 {
+		s.Log.Warn("programs have locked files since the other node has released its locks: both the programs and "+
+			"clients have these locks until the programs release them", zap.Int("files", left))
+		s.end = make(chan struct{})
+		s.ended.Go(s.lockOnHost)
+	}
+}
 
 // lockOnHost takes locks on the host when the process that served before, on a node that was
 // stopped, no longer has them.

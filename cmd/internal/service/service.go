@@ -47,8 +47,10 @@ type Config struct {
 	Callers func() map[rpc.Peer]rpc.Caller
 	// MayAct allows one change of clients' state until done is called: no upgrade begins meanwhile.
 	MayAct func() (done func(), err error)
-	// From is the old process of an upgrade, whose clients continue here, or nil.
-	From *upgrade.Predecessor
+	// From is the old process, whose clients continue here, or nil. OtherNode says that it was on
+	// another node: what belongs to its open files is not handed over.
+	From      *upgrade.Predecessor
+	OtherNode bool
 }
 
 // Service is the NFS service.
@@ -164,8 +166,12 @@ func New(c Config) (*Service, error) {
 	}
 	s.Programs = append(s.Programs, rquota.Programs(common, time.Now)...)
 	s.Recorder = newRecorder(s.Programs, cfg.OpsClients, c.Log.Library("store"))
+	stores := c.From
+	if c.OtherNode {
+		stores = nil
+	}
 	s.ExportSet = exports.New(exports.Config{
-		State: s.State, Table: s.Table, Recorder: s.Recorder, Files: c.Files, NoUmask: c.NoUmask, Log: c.Log, From: c.From,
+		State: s.State, Table: s.Table, Recorder: s.Recorder, Files: c.Files, NoUmask: c.NoUmask, Log: c.Log, From: stores,
 		XprtSec: func() []string { return c.Settings().TLS.XprtSec },
 		Removed: s.dropExport,
 	})

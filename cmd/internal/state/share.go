@@ -17,8 +17,11 @@ type Sharing struct {
 	Term time.Duration // of the lease
 	// Lost is called when the lease was lost. The process must end then.
 	Lost func(error)
-	// Waiting is called again and again while another node has the lease, which Open waits for.
+	// Waiting is called again and again while Open waits for the lease.
 	Waiting func(lease.Record)
+	// May and Wake are those of lease.Config.
+	May  func() bool
+	Wake <-chan struct{}
 }
 
 // provide makes the directory, unless nodes share it. Then the storage may not be mounted here, and
@@ -37,7 +40,15 @@ func (s *Sharing) provide(dir string) error {
 // config is the configuration of the lease. alone says that no other process of this host has the
 // directory.
 func (s *Sharing) config(dir string, alone bool) lease.Config {
-	return lease.Config{Dir: dir, Node: s.Node, Term: s.Term, Alone: alone, Lost: s.Lost, Waiting: s.Waiting}
+	return lease.Config{
+		Dir: dir, Node: s.Node, Term: s.Term, Alone: alone, Lost: s.Lost, Waiting: s.Waiting, May: s.May, Wake: s.Wake,
+	}
+}
+
+// GiveTo closes a directory that is frozen, and releases the lease to one node. The Store must not be
+// used any more.
+func (s *Store) GiveTo(node, token string) error {
+	return errors.Join(s.lease.ReleaseTo(node, token), s.lock.Close())
 }
 
 // Lease is the lease on a directory that nodes share, or nil.

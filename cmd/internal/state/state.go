@@ -347,22 +347,28 @@ func (s *Store) Journal() *Journal { return s.journal }
 // Secret is the key of the handles' authentication codes. It is made at the
 // first call; losing it makes every handle of every client stale.
 func (s *Store) Secret() ([]byte, error) {
-	name := filepath.Join(s.dir, secretName)
-	b, err := os.ReadFile(name)
-	switch {
-	case err == nil && len(b) == secretLen:
-		return b, nil
-	case err == nil:
-		return nil, fmt.Errorf("%s: %d bytes long instead of %d; remove it to make a new one (clients must then mount again)",
-			name, len(b), secretLen)
-	case !errors.Is(err, fs.ErrNotExist):
-		return nil, err
+	b, err := ReadSecret(s.dir)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return b, err
 	}
+	name := filepath.Join(s.dir, secretName)
 	b = make([]byte, secretLen)
 	if _, err := rand.Read(b); err != nil {
 		return nil, err
 	}
 	return b, writeFile(name, b, s.mayWrite)
+}
+
+// ReadSecret reads the secret of a directory that another process may have open. The error is
+// fs.ErrNotExist if there is none yet.
+func ReadSecret(dir string) ([]byte, error) {
+	name := filepath.Join(dir, secretName)
+	b, err := os.ReadFile(name)
+	if err == nil && len(b) != secretLen {
+		return nil, fmt.Errorf("%s: %d bytes long instead of %d; remove it to make a new one (clients must then mount again)",
+			name, len(b), secretLen)
+	}
+	return b, err
 }
 
 // mayWrite is an error if another node may have the directory by now.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -127,5 +128,47 @@ func TestSend(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAnnounce: a neighbour that knows an address at one host has it at another one after that host has
+// announced it.
+func TestAnnounce(t *testing.T) {
+	for _, c := range []struct{ client, server, bits string }{
+		{"10.78.0.1", "10.78.0.10", "24"}, {"fd78::1", "fd78::10", "64"},
+	} {
+		t.Run(c.server, func(t *testing.T) {
+			clients, node := netns.New(t), netns.New(t)
+			clients.Join(t, "eth0", node, "eth0", 1500)
+			nodad := ""
+			server := netip.MustParseAddr(c.server)
+			if server.Is6() {
+				nodad = " nodad"
+			}
+			clients.IP(t, "addr add "+c.client+"/"+c.bits+" dev eth0"+nodad)
+			node.IP(t, "addr add "+c.server+"/"+c.bits+" dev eth0"+nodad)
+			const before = "02:00:00:00:00:99"
+			clients.IP(t, "neigh replace "+c.server+" lladdr "+before+" dev eth0 nud stale")
+			for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+				var err error
+				node.Do(func() { err = Announce(server) })
+				if err != nil {
+					t.Fatal(err)
+				}
+				out, err := clients.Run("ip", "neigh", "show", c.server)
+				if err != nil {
+					t.Fatal(out, err)
+				}
+				if strings.Contains(out, "lladdr") && !strings.Contains(out, before) {
+					return
+				}
+				if time.Now().After(end) {
+					t.Fatalf("the neighbour has %s", out)
+				}
+			}
+		})
+	}
+	if err := Announce(netip.MustParseAddr("192.0.2.1")); err != nil {
+		t.Errorf("an address that the host does not have: %v", err)
 	}
 }

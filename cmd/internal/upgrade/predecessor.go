@@ -19,7 +19,7 @@ type Predecessor struct {
 	// Restored is what this process has taken over so far.
 	Restored Restored
 
-	conn  *handover.Conn
+	conn  channel
 	parts map[string]*handover.Part
 	// start runs in Commit, after the old process has sent go.
 	start   []func()
@@ -28,7 +28,7 @@ type Predecessor struct {
 
 // Receive checks the hello of the old process, reports that this one is prepared, and receives the
 // parts that the old one hands over, until the word restore.
-func Receive(conn *handover.Conn, version string, check func(Hello) error) (*Predecessor, error) {
+func Receive(conn channel, version string, check func(Hello) error) (*Predecessor, error) {
 	p, err := conn.Receive()
 	if err != nil {
 		return nil, err
@@ -61,6 +61,9 @@ func Receive(conn *handover.Conn, version string, check func(Hello) error) (*Pre
 		t.parts[p.Name] = p
 	}
 }
+
+// Holds tells the old process on another node that this one has every part. It does not serve yet.
+func (t *Predecessor) Holds() error { return t.say(WordRestored) }
 
 // say sends a word, with what was taken over.
 func (t *Predecessor) say(word string) error {
@@ -136,6 +139,15 @@ func (t *Predecessor) Commit() error {
 	if err := t.say(WordRestored); err != nil {
 		return err
 	}
+	if err := t.AwaitGo(); err != nil {
+		return err
+	}
+	t.Begin()
+	return nil
+}
+
+// AwaitGo waits for the word go.
+func (t *Predecessor) AwaitGo() error {
 	p, err := t.conn.Receive()
 	if err != nil {
 		return fmt.Errorf("the old process goes on: %w", err)
@@ -143,7 +155,6 @@ func (t *Predecessor) Commit() error {
 	if p.Name != WordGo {
 		return fmt.Errorf("the old process says %q", p.Name)
 	}
-	t.Begin()
 	return nil
 }
 
@@ -167,7 +178,7 @@ func (t *Predecessor) Done() error {
 }
 
 // Fail tells the old process why this one does not take over.
-func Fail(conn *handover.Conn, why error) {
+func Fail(conn channel, why error) {
 	_ = conn.Send(&handover.Part{Name: wordError, Version: WordVersion, Data: []byte(why.Error())}) // it may be gone
 	_ = conn.Close()
 }

@@ -18,10 +18,22 @@ import (
 // Successor is the new process, as the old one sees it. The old process owns it: it must call Kill
 // or Release.
 type Successor struct {
-	conn *handover.Conn
-	cmd  *exec.Cmd
+	conn channel
+	cmd  *exec.Cmd     // nil on another node
 	end  chan struct{} // closed when it has ended
 }
+
+// channel is a connection between the two processes.
+type channel interface {
+	Send(*handover.Part) error
+	Receive() (*handover.Part, error)
+	SetDeadline(time.Time) error
+	Close() error
+}
+
+// OnNode is a process on another node, by a connection that the Successor owns from then on. Kill
+// closes the connection and leaves the process alone.
+func OnNode(conn channel) *Successor { return &Successor{conn: conn} }
 
 // Spawn starts the executable at path as this process was started.
 func Spawn(path string) (*Successor, error) {
@@ -53,6 +65,9 @@ func Spawn(path string) (*Successor, error) {
 
 // Kill ends the process, and returns when it has ended.
 func (s *Successor) Kill() error {
+	if s.cmd == nil {
+		return s.conn.Close()
+	}
 	_ = s.cmd.Process.Kill() // it may have ended by itself
 	<-s.end
 	return s.conn.Close()

@@ -34,6 +34,9 @@ const (
 type Hello struct {
 	Version           string
 	StateDir, Control string
+	// Node is the old process's, and Token is what its release of the lease will have, if the new
+	// process is on another node.
+	Node, Token string
 }
 
 // Restored reports what the new process has restored: its version, and the numbers of connections.

@@ -1,0 +1,205 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/failover"
+	"github.com/rstored/rstored/cmd/internal/lease"
+	"github.com/rstored/rstored/cmd/internal/state"
+	"github.com/rstored/rstored/cmd/internal/telemetry"
+	"github.com/rstored/rstored/cmd/internal/upgrade"
+)
+
+// demotedVariable says that this process was demoted: it waits for a promotion.
+const demotedVariable = "RSTORED_DEMOTED"
+
+// standby is a daemon while it waits for the lease of another node.
+type standby struct {
+	d      *Daemon
+	cfg    *config.Config
+	access control.Access
+	node   string
+	may    atomic.Bool   // take a lease that nobody holds
+	wake   chan struct{} // has room for one
+	began  time.Time
+	seen   atomic.Pointer[lease.Record]
+	fed    time.Time // the watchdog
+	logged string
+
+	mu       sync.Mutex
+	takes    *failover.Listener // nil: nobody can hand over to this node
+	noSocket bool
+	stop     func() // of the control socket
+}
+
+// standBy prepares the wait for the lease. It returns nil if nodes share nothing.
+func (d *Daemon) standBy(cfg *config.Config, access control.Access) (*standby, error) {
+	if cfg.HALease == 0 {
+		return nil, nil
+	}
+	node := cfg.HANode
+	if node == "" {
+		var err error
+		if node, err = os.Hostname(); err != nil {
+			return nil, fmt.Errorf("ha_node is not set, and the host has no name: %w", err)
+		}
+	}
+	s := &standby{d: d, cfg: cfg, access: access, node: node, wake: make(chan struct{}, 1), began: time.Now()}
+	s.may.Store(cfg.HAPromote != config.PromoteManual && os.Getenv(demotedVariable) == "")
+	return s, os.Unsetenv(demotedVariable)
+}
+
+// sharing is how the state directory is shared with other nodes, or nil.
+func (s *standby) sharing() *state.Sharing {
+	if s == nil {
+		return nil
+	}
+	return &state.Sharing{
+		Node: s.node, Term: s.cfg.HALease, Lost: s.d.leaseLost, Waiting: s.waiting, May: s.may.Load, Wake: s.wake,
+	}
+}
+
+// waiting is called at each look at the lease.
+func (s *standby) waiting(r lease.Record) {
+	s.seen.Store(&r)
+	s.listen()
+	what := "waiting for a promotion"
+	if s.may.Load() {
+		what = "waiting for the lease of node " + r.Node
+	}
+	if line := fmt.Sprint(what, r.Epoch); line != s.logged {
+		s.logged = line
+		s.d.log.Info("this node is a standby", zap.String("state", what), zap.Uint64("epoch", r.Epoch),
+			zap.Duration("at_least", s.cfg.HALease))
+	}
+	m := s.d.manager
+	err := m.Starting(what, 2*s.cfg.HALease+startTime)
+	// A process that was demoted is past its start, and watched.
+	if waits := m.WatchdogInterval(); waits > 0 && time.Since(s.fed) > waits/3 {
+		s.fed = time.Now()
+		err = errors.Join(err, m.PingWatchdog())
+	}
+	if err != nil {
+		s.d.log.Debug("the service manager cannot be told", zap.Error(err))
+	}
+}
+
+// listen makes a standby reachable: for a planned failover, and for commands.
+func (s *standby) listen() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stop == nil && !s.noSocket {
+		l, err := control.Listen(s.cfg.Control, s.access)
+		if err != nil {
+			s.noSocket = true
+			s.d.log.Warn("a standby without a control socket cannot be promoted", zap.Error(err))
+		} else {
+			s.stop = control.ServeStandby(l, s, s.access, s.d.log.Library("control"))
+		}
+	}
+	if s.takes != nil || s.cfg.HAListen == "" {
+		return
+	}
+	secret, err := state.ReadSecret(s.cfg.StateDir)
+	if err == nil {
+		s.takes, err = failover.Listen(failover.Config{
+			Dir: s.cfg.StateDir, Node: s.node, Address: s.cfg.HAListen, Secret: secret, Version: cli.ReadBuild().String(),
+			Held:   s.look,
+			Failed: func(err error) { s.d.log.Warn("nothing was handed over", zap.Error(err)) },
+		})
+	}
+	if err != nil {
+		s.d.log.Debug("no node can hand over to this one; it tries again", zap.Error(err))
+	}
+}
+
+// look makes the wait look at the lease at once.
+func (s *standby) look() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Promote implements control.Waiter.
+func (s *standby) Promote() {
+	s.may.Store(true)
+	s.look()
+}
+
+// HA implements control.Waiter.
+func (s *standby) HA() (control.HA, error) {
+	h := control.HA{Node: s.node, Role: control.RoleStandby, Since: s.began, Manual: !s.may.Load()}
+	if r := s.seen.Load(); r != nil {
+		h.Holder, h.Epoch, h.Released = r.Node, r.Epoch, r.Released
+	}
+	return h, nil
+}
+
+// end ends the wait, once the lease was claimed over before or there is an error. It returns what
+// another node has handed over, or nil.
+func (s *standby) end(before lease.Record) (from *upgrade.Predecessor) {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stop != nil {
+		s.stop()
+	}
+	token := ""
+	if before.Released && before.To == s.node {
+		token = before.Token
+	}
+	if s.takes != nil {
+		from = s.takes.Close(token)
+	}
+	if token != "" && from == nil {
+		s.d.log.Warn("another node has handed over to this one, but what it sent is not here: clients have a grace period",
+			zap.String("node", before.Node))
+	}
+	return from
+}
+
+// again replaces this process by a new one, which waits for the lease. It returns only an error.
+func again(log *telemetry.Log, env ...string) error {
+	log.Info("starting anew as a standby")
+	_ = log.Sync()
+	exe, err := upgrade.Executable()
+	if err == nil {
+		err = unix.Exec(exe, os.Args, append(os.Environ(), env...)) // this process has no demotedVariable
+	}
+	return fmt.Errorf("%s cannot be started anew: %w", os.Args[0], err)
+}
+
+// onHost reports whether the host has any of some addresses.
+func onHost(list []net.IP) bool {
+	have, err := net.InterfaceAddrs()
+	if err != nil {
+		return false
+	}
+	for _, a := range have {
+		n, ok := a.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		for _, ip := range list {
+			if n.IP.Equal(ip) {
+				return true
+			}
+		}
+	}
+	return false
+}
