@@ -24,6 +24,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
 	"github.com/rstored/rstored/nfs/fusefs"
@@ -127,6 +128,9 @@ func (r *run) mount(ctx context.Context) error {
 	if r.fake {
 		return nil
 	}
+	if err := clearDead(r.dir); err != nil {
+		return err
+	}
 	if err := checkTarget(r.dir); err != nil {
 		return err
 	}
@@ -226,10 +230,13 @@ func (r *run) serve(ctx context.Context, o *options, u client.URL) error {
 	}
 	defer s.close()
 	r.say("%s is mounted on %s with NFS version %v", u, r.dir, c.Version())
-	if r.ready != 0 {
-		if err := detach(r.ready, out); err != nil {
-			o.fs.Log.Warn("leaving the terminal", "error", err)
-		}
+	if r.ready == 0 {
+		err = telemetry.NewNotifier().Ready("mounted on " + r.dir)
+	} else {
+		err = detach(r.ready, out)
+	}
+	if err != nil {
+		o.fs.Log.Warn("telling who started the mount", "error", err)
 	}
 	for {
 		select {
