@@ -6,4 +6,8 @@ type Advises interface {
 	// of the file. It reads as much as it sees fit. The result is false if it does nothing. The
 	// caller must be allowed to read the file.
 	WillNeed(c *Cred, h Handle, off, n uint64) (bool, error)
+	// DontNeed drops a range from memory, as far as it is on disk and nobody maps it; n 0 means to
+	// the end of the file. The result is false if it does nothing. The caller must be allowed to read
+	// the file.
+	DontNeed(c *Cred, h Handle, off, n uint64) (bool, error)
 }

@@ -1,6 +1,9 @@
 package posixfs
 
-import "github.com/rstored/rstored/blockstore"
+import (
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
 
 var _ blockstore.Advises = (*FS)(nil)
 
@@ -28,4 +31,23 @@ func (f *FS) WillNeed(c *blockstore.Cred, h blockstore.Handle, off, n uint64) (b
 	}
 	f.readAhead(o, fd, off, off+min(n, size-off), func() {})
 	return true, nil
+}
+
+// DontNeed implements blockstore.Advises. The kernel drops whole pages, without those that are
+// dirty.
+func (f *FS) DontNeed(c *blockstore.Cred, h blockstore.Handle, off, n uint64) (bool, error) {
+	o, err := f.acquire(h)
+	if err != nil {
+		return false, err
+	}
+	defer f.release(o)
+	fd, size, err := f.source(c, o)
+	if err != nil || f.inMemory || off >= size {
+		return false, err
+	}
+	if left := size - off; n == 0 || n > left {
+		n = left
+	}
+	err = unix.Fadvise(fd, int64(off), int64(n), unix.FADV_DONTNEED)
+	return err == nil, mapErr(err)
 }

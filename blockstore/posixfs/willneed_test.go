@@ -73,3 +73,32 @@ func TestWillNeedReads(t *testing.T) {
 		runtime.Gosched()
 	}
 }
+
+// TestDontNeed: the range is not in memory afterwards, and the rest is.
+func TestDontNeed(t *testing.T) {
+	f, s := openTemp(t, Options{})
+	if f.inMemory {
+		t.Skip("the filesystem is memory")
+	}
+	const size = 1 << 20
+	h, mem := coldFile(t, f, s, size)
+	if _, _, err := f.ReadAt(nil, h, make([]byte, size), 0, false); err != nil || !resident(mem, mem[:1]) {
+		t.Fatal(err, "not read into memory")
+	}
+	if takes, err := f.DontNeed(nil, h, 0, size/2); err != nil || !takes {
+		t.Fatal(takes, err)
+	}
+	if resident(mem, mem[:1]) || !resident(mem, mem[size/2:size/2+1]) {
+		t.Error("another range was dropped")
+	}
+	if takes, err := f.DontNeed(nil, h, size/2, 0); err != nil || !takes || resident(mem, mem[size-1:]) {
+		t.Errorf("to the end: %v %v", takes, err)
+	}
+	if takes, err := f.DontNeed(nil, h, size, 1); err != nil || takes {
+		t.Errorf("behind the end: %v %v", takes, err)
+	}
+	must(t, os.Chmod(filepath.Join(s.dir, "data"), 0o600))
+	if takes, err := f.DontNeed(&blockstore.Cred{UID: 12345, GID: 12345}, h, 0, 0); takes || err != blockstore.ErrAccess {
+		t.Errorf("a stranger: %v %v", takes, err)
+	}
+}

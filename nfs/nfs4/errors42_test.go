@@ -30,6 +30,9 @@ var ops42 = []op42{
 		"DEALLOCATE", OpDeallocate, true,
 		func(_, id state.Stateid) args { return op(OpDeallocate, id, uint64(0), uint64(10)) },
 	},
+	{"WRITE_SAME", OpWriteSame, true, func(_, id state.Stateid) args {
+		return writeSameOp(id, 0, dataBlocks{size: 4, count: 1, numAt: noNumber, pattern: []byte("same")})
+	}},
 	{"COPY", OpCopy, true, func(saved, id state.Stateid) args {
 		return op(OpCopy, saved, id, uint64(0), uint64(0), uint64(2), true, true, uint32(0))
 	}},

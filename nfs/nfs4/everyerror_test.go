@@ -192,7 +192,9 @@ var subjects = []subject4{
 	{OpOffloadStatus, "file", "", "open", "", func(g given) args { return op(OpOffloadStatus, g.id) }},
 	{OpReadPlus, "file", "", "open", "", func(g given) args { return op(OpReadPlus, g.id, uint64(0), uint32(9)) }},
 	{OpSeek, "file", "", "open", "", func(g given) args { return op(OpSeek, g.id, uint64(0), uint32(1)) }},
-	{OpWriteSame, "file", "", "open", "", func(g given) args { return op(OpWriteSame, g.id) }},
+	{OpWriteSame, "file", "", "open", "", func(g given) args {
+		return writeSameOp(g.id, 0, dataBlocks{size: 4, count: 2, numAt: noNumber, pattern: []byte("same")})
+	}},
 	{
 		OpClone, "file", "other", "open", "",
 		func(g given) args { return op(OpClone, state.Anonymous, g.id, uint64(0), uint64(0), uint64(0)) },

@@ -205,6 +205,19 @@ func TestIOAdvise(t *testing.T) {
 	}
 	r.fs.willNeed = nil
 	p.end()
+	for _, takes := range []bool{true, false} {
+		var got [2]uint64
+		r.fs.dontNeed = func(off, n uint64) bool { got = [2]uint64{off, n}; return takes }
+		p := x.do(put, op(OpIOAdvise, id, uint64(4), uint64(8), BitmapOf(2, 6))).ok(OpPutFH).ok(OpIOAdvise)
+		hints, _ := DecodeBitmap(p.Decoder)
+		if got != [2]uint64{4, 8} || hints.Has(6) != takes || hints.Has(2) {
+			t.Errorf("hints %x, dropped %v", hints, got)
+		}
+		got = [2]uint64{}
+		if x.do(put, advise(3, 9)).ok(OpPutFH).ok(OpIOAdvise); got != [2]uint64{} {
+			t.Errorf("dropped %v without a hint", got)
+		}
+	}
 	x.do(put, advise(2, 1<<64-2)).ok(OpPutFH).fails(OpIOAdvise, nfs.ErrInval)
 	x.do(put, op(OpIOAdvise, id, uint64(0), uint64(0))).ok(OpPutFH).fails(OpIOAdvise, nfs.ErrBadXDR)
 	x.do(op(OpPutFH, dir), advise(0, 0)).ok(OpPutFH).fails(OpIOAdvise, nfs.ErrIsDir)
@@ -219,7 +232,7 @@ func TestRefused(t *testing.T) {
 	x := r.session(2, "one")
 	fh, _ := x.make(x.handle("one"), "file")
 	for _, n := range []uint32{
-		OpCopyNotify, OpLayoutError, OpLayoutStats, OpWriteSame,
+		OpCopyNotify, OpLayoutError, OpLayoutStats,
 		OpLayoutGet, OpLayoutCommit, OpLayoutReturn, OpGetDeviceInfo, OpGetDeviceList,
 	} {
 		x.do(op(OpPutFH, fh), op(n)).ok(OpPutFH).fails(n, nfs.ErrNotSupp)

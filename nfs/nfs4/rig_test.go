@@ -36,6 +36,7 @@ type store struct {
 	copyFails func() error
 	whole     bool // Copy copies all that it is asked for
 	willNeed  func(off, n uint64) bool
+	dontNeed  func(off, n uint64) bool
 	labels    map[blockstore.Handle][]byte // nil: there are none
 	stripes   bool                         // Seek tells of data and holes in turn, 8 bytes each
 }
@@ -51,6 +52,13 @@ func (f *store) WillNeed(_ *blockstore.Cred, _ blockstore.Handle, off, n uint64)
 		return false, blockstore.ErrNotSupp
 	}
 	return f.willNeed(off, n), nil
+}
+
+func (f *store) DontNeed(_ *blockstore.Cred, _ blockstore.Handle, off, n uint64) (bool, error) {
+	if f.dontNeed == nil {
+		return false, blockstore.ErrNotSupp
+	}
+	return f.dontNeed(off, n), nil
 }
 
 func (f *store) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, error) {

@@ -30,7 +30,7 @@ type operation struct {
 	// result is the most that a changing operation appends, in bytes, behind its number and status.
 	// It is 0 for others: the loop measures their results and cuts them off.
 	result int
-	// do executes it. nil is NOTSUPP: pNFS, named attributes, COPY between servers, WRITE_SAME, and
+	// do executes it. nil is NOTSUPP: pNFS, named attributes, COPY between servers, and
 	// DELEGPURGE, for which delegations would have to survive a restart of the client.
 	do func(*compound) nfs.Status
 }
@@ -129,7 +129,7 @@ func init() {
 		OpOffloadStatus:      {"OFFLOAD_STATUS", 2, h, 0, offloadStatus},
 		OpReadPlus:           {"READ_PLUS", 2, h, 0, readPlus},
 		OpSeek:               {"SEEK", 2, h, 0, seek},
-		OpWriteSame:          {"WRITE_SAME", 2, h, 0, nil},
+		OpWriteSame:          {"WRITE_SAME", 2, h | changing, resWriteSame, writeSame},
 		OpClone:              {"CLONE", 2, h | needsSaved | changing, 0, clone},
 		OpGetXattr:           {"GETXATTR", 2, h, 0, getXattr},
 		OpSetXattr:           {"SETXATTR", 2, h | changing, changeInfoLen, setXattr},

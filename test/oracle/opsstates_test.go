@@ -249,7 +249,6 @@ var (
 			NlName: "there",
 		}}},
 		&x4.NfsArgop4_OP_LAYOUTERROR{}, &x4.NfsArgop4_OP_LAYOUTSTATS{},
-		&x4.NfsArgop4_OP_WRITE_SAME{OpwriteSame: x4.WriteSame4args{WsaAdb: x4.AppDataBlock4{AdbPattern: []byte("abcde")}}},
 	}
 )
 
@@ -260,6 +259,21 @@ func extents(t *testing.T, r *rig) {
 	from, fromID := s.open(dir, "from")
 	to, toID := s.open(dir, "to")
 	s.one(putFH(from), writeOp(fromID, 0, x4.UNSTABLE4, "some data here"))
+	same := get[*x4.WriteSame4res_NFS4_OK](t, s.one(putFH(to), &x4.NfsArgop4_OP_WRITE_SAME{OpwriteSame: x4.WriteSame4args{
+		WsaStateid: toID, WsaStable: x4.FILE_SYNC4, WsaAdb: x4.AppDataBlock4{
+			AdbOffset: 1, AdbBlockSize: 6, AdbBlockCount: 2, AdbReloffBlocknum: 2, AdbBlockNum: 1 << 24, AdbPattern: []byte("ab"),
+		},
+	}})).Resok4
+	if same.WrCount != 12 || len(same.WrCallbackId) != 0 || same.WrCommitted != x4.FILE_SYNC4 {
+		t.Errorf("%+v", same)
+	}
+	if got := get[*x4.Read4res_NFS4_OK](t, s.one(putFH(to), readOp(toID, 0, 20))).Resok4; string(got.Data) !=
+		"\x00ab\x01\x00\x00\x00ab\x01\x00\x00\x01" {
+		t.Errorf("%q", got.Data)
+	}
+	s.one(putFH(to), &x4.NfsArgop4_OP_SETATTR{Opsetattr: x4.Setattr4args{
+		Stateid: toID, ObjAttributes: fattr(t, bitmap(x4.FATTR4_SIZE), uint64Of(0)),
+	}})
 	pair := []x4.NfsArgop4{putFH(from), &x4.NfsArgop4_OP_SAVEFH{}, putFH(to)}
 	c := get[*x4.Copy4res_NFS4_OK](t, s.one(append(slices.Clone(pair), &x4.NfsArgop4_OP_COPY{Opcopy: x4.Copy4args{
 		CaSrcStateid: fromID, CaDstStateid: toID, CaSrcOffset: 5, CaDstOffset: 1, CaCount: 4, CaConsecutive: true,

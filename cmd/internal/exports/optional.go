@@ -149,6 +149,15 @@ func (g *gate) WillNeed(c *blockstore.Cred, h blockstore.Handle, off, n uint64) 
 	})
 }
 
+func (g *gate) DontNeed(c *blockstore.Cred, h blockstore.Handle, off, n uint64) (bool, error) {
+	x, err := optional[blockstore.Advises](g)
+	if err != nil {
+		return false, err
+	}
+	defer g.left(measure.StoreSpace, c, g.meter.Begin())
+	return x.DontNeed(c, h, off, n)
+}
+
 func (g *gate) Birth(c *blockstore.Cred, h blockstore.Handle) (time.Time, error) {
 	return measured(g, measure.StoreGetAttr, c, func(x blockstore.Births) (time.Time, error) {
 		return x.Birth(c, h)
