@@ -241,9 +241,15 @@ func TestPromote(t *testing.T) {
 		t.Fatal(err, out)
 	}
 	a.becomes("standby")
-	out, err := b.ctl("ha", "status")
-	if err != nil || !strings.Contains(out, "has released the lease") || !strings.Contains(out, "ha promote") {
-		t.Errorf("a standby: %v: %s", err, out)
+	out := ""
+	const released = "has released the lease"
+	for end := time.Now().Add(time.Minute); !strings.Contains(out, released); time.Sleep(20 * time.Millisecond) {
+		if out, err = b.ctl("ha", "status"); time.Now().After(end) { // it looks four times in a second
+			t.Fatalf("a standby: %v: %s", err, out)
+		}
+	}
+	if !strings.Contains(out, "ha promote") {
+		t.Errorf("a standby: %s", out)
 	}
 	if out, err := b.ctl("ha", "demote"); err == nil || !strings.Contains(out, "standby") {
 		t.Errorf("a demotion of a standby: %v: %s", err, out)

@@ -49,6 +49,7 @@ func (d *Daemon) wait(ctx context.Context, sig chan os.Signal) error {
 			}
 			return again(d.log)
 		case <-d.demoted:
+			d.answerControl()
 			if signalled, err := d.stopInTime(ctx, sig); err != nil || signalled {
 				return err
 			}
@@ -102,17 +103,22 @@ const replacedTime = time.Second
 // exitReplaced ends a process whose place another has taken: nothing is closed in a way that a
 // client could notice.
 func (d *Daemon) exitReplaced() error {
-	ctx, cancel := context.WithTimeout(context.Background(), replacedTime)
-	defer cancel()
 	d.sockets.Detach() // what the service manager keeps is the other's
 	if l, ok := d.listener.(*net.UnixListener); ok {
 		l.SetUnlinkOnClose(false)
 	}
-	_ = d.control.Shutdown(ctx) // requests that have no reply by then get none
+	d.answerControl()
 	traces, cancel := context.WithTimeout(context.Background(), replacedTime)
 	defer cancel()
 	d.otlp.Close(traces)
 	return nil
+}
+
+// answerControl ends the control interface, after the request that ends this process has its reply.
+func (d *Daemon) answerControl() {
+	ctx, cancel := context.WithTimeout(context.Background(), replacedTime)
+	defer cancel()
+	_ = d.control.Shutdown(ctx) // requests that have no reply by then get none
 }
 
 // notify logs a failed notification; the service continues.
