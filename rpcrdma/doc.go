@@ -42,6 +42,32 @@
 // Everything that a peer can increase has a bound: calls by credits and posted receives, bulk
 // memory by Config.ConnMemory and Config.Memory, headers by the limits of header.go.
 //
+// # Credits
+//
+// A client begins with one credit. Each reply has the grant: the number of calls that the client may
+// have in flight (RFC 8166 section 3.3.1). The reply to a call gives its credit back at once. A call
+// that the client has abandoned has its credit until the late reply arrives.
+//
+// The server has a receive posted for each credit, and up to 16 more (receives in memory.go): the
+// client can send its next call before the SEND of the reply has completed, which is when the
+// server posts the receive of the call again. credits.go grows the grant of a client that uses it.
+// throttle.go and memory.go lower it for limits of exports and when memory is short.
+//
+// # What ends a connection
+//
+// A server ends a connection for one of these reasons, and counts it (counters.go):
+//
+//   - the client disconnects, or a work request fails: retries are used up, or the client refuses an
+//     RDMA READ or WRITE (serverConn.failed in pump.go);
+//   - the client answers no probe (probe.go), or takes no reply and serves no RDMA READ for
+//     Config.SlowTimeout (throttle.go);
+//   - a reply cannot be prepared or posted (reply.go), or the client answers calls that it has not
+//     received yet (backward.go);
+//   - the listener closes, or the connection cannot be handed over in an upgrade (handover.go).
+//
+// A header that is malformed or beyond the limits ends no connection: it is answered by RDMA_ERROR,
+// or not at all if it is too short (slot.go).
+//
 // # Concurrency
 //
 // A connection belongs to one loop of its device, and its code runs there without locks. A handler
