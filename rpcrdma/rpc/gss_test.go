@@ -31,6 +31,8 @@ type gssRig struct {
 	svc    testService
 	client *gss.Context
 	seen   Cred // by WHO
+	limit  int  // of the transport for bulk results; 0: none
+	room   int  // for them, as WHO saw it
 }
 
 const (
@@ -53,7 +55,7 @@ func newGSSRig(t *testing.T) *gssRig {
 	r.client = client
 	programs := r.svc.programs()
 	programs[0].Procs = append(programs[0].Procs, Proc{Name: "WHO", Inline: true, Serve: func(c *Call, _ bool) Status {
-		r.seen = c.Cred
+		r.seen, r.room = c.Cred, c.BulkMax
 		c.Res.Bulk([]byte("nobody but you"))
 		c.Res.Uint32(5)
 		return Done
@@ -89,6 +91,9 @@ func (r *gssRig) send(msg []byte) []byte {
 		done <- answer{c.Res.AppendFlat(nil)}
 	}}
 	c.Reset()
+	if r.limit > 0 {
+		c.BulkMax = r.limit
+	}
 	c.Peer = Peer{Addr: netip.MustParseAddrPort("192.0.2.1:1000"), Transport: TransportTCP, Conn: 1}
 	r.s.Dispatch(c, xdr.NewDecoder(bytes.Clone(msg)), false)
 	select {

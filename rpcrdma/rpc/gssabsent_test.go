@@ -264,3 +264,22 @@ func TestSecuredUsers(t *testing.T) {
 		t.Errorf("%d users", len(s.users))
 	}
 }
+
+// TestGSSRoom: bulk results that move by themselves have all the room that the transport has. Those that
+// are protected need some of it for their protection.
+func TestGSSRoom(t *testing.T) {
+	r := newGSSRig(t)
+	res, _ := r.init("alice")
+	r.limit = 1 << 20
+	for service, want := range map[gss.Service]int{
+		gss.None: r.limit, gss.Integrity: r.limit - gss.Overhead, gss.Privacy: r.limit - gss.Overhead,
+	} {
+		c := gss.NewClient(r.client, res.Handle, service)
+		cred := gss.Cred{Version: gss.Version, Seq: 100 + uint32(service), Service: service, Handle: res.Handle}
+		e := header(uint32(service), procWho, &cred)
+		c.Finish(e, &cred, nil)
+		if r.send(e.AppendFlat(nil)); r.room != want {
+			t.Errorf("%v: %d bytes, not %d", service, r.room, want)
+		}
+	}
+}
