@@ -135,6 +135,8 @@ func client(v compare.Variant) string {
 		return ""
 	case client == "go":
 		return "Go client"
+	case goClient(client):
+		return "Go client, " + client
 	}
 	return client
 }

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rstored/rstored/test/bench/compare"
@@ -48,7 +49,7 @@ func nfs(name, where, op string, size, depth int) experiment {
 			op, strconv.Itoa(size), strconv.Itoa(depth), strconv.FormatFloat(m.took.Seconds(), 'f', -1, 64),
 			strconv.Itoa(fileSize),
 		}
-		if client == "go" {
+		if goClient(client) {
 			args = append([]string{m.bin("load"), m.url(server, carrier, where)}, args...)
 		} else {
 			args = append([]string{m.bin("load-libnfs"), m.libnfsURL(server, where)}, args...)
@@ -56,13 +57,24 @@ func nfs(name, where, op string, size, depth int) experiment {
 		if _, err := os.Stat(args[0]); err != nil {
 			return compare.Sample{}, fmt.Errorf("%s is not installed", client)
 		}
-		return m.drive(ctx, srv, args)
+		return m.drive(ctx, srv, args, m.secured(client)...)
 	}}
+}
+
+// goClient reports whether a client is ours: with AUTH_SYS, or with the flavor that is its name.
+func goClient(client string) bool { return client == "go" || strings.HasPrefix(client, "krb5") }
+
+// secured are the variables by which the Go client has its flavor.
+func (s *servers) secured(client string) []string {
+	if !strings.HasPrefix(client, "krb5") {
+		return nil
+	}
+	return []string{"SEC=" + client, "KEYTAB=" + s.keytab()}
 }
 
 // drive runs a program that makes load. The server's processor time is that between
 // the lines begin and end.
-func (m *measurer) drive(ctx context.Context, srv *server, args []string) (s compare.Sample, err error) {
+func (m *measurer) drive(ctx context.Context, srv *server, args []string, env ...string) (s compare.Sample, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*m.took+patience)
 	defer cancel()
 	l, used, err := m.watch(ctx, args, func(string) (float64, error) {
@@ -70,7 +82,7 @@ func (m *measurer) drive(ctx context.Context, srv *server, args []string) (s com
 			return 0, nil
 		}
 		return compare.CPU(srv.pid())
-	})
+	}, env...)
 	if err != nil {
 		return s, err
 	}
@@ -78,10 +90,13 @@ func (m *measurer) drive(ctx context.Context, srv *server, args []string) (s com
 }
 
 // watch runs a program that makes load; cpu is that of follow.
-func (s *servers) watch(ctx context.Context, args []string, cpu func(line string) (float64, error)) (l compare.Load,
-	used float64, err error,
+func (s *servers) watch(ctx context.Context, args []string, cpu func(line string) (float64, error), env ...string) (
+	l compare.Load, used float64, err error,
 ) {
 	cmd := s.command(ctx, args...)
+	if len(env) > 0 {
+		cmd.Env = append(os.Environ(), env...)
+	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/rstored/rstored/test/bench/compare"
 )
@@ -36,6 +37,12 @@ var (
 	ourTCP  = []compare.Variant{tcp, tcpLibnfs}
 	gonfs   = []compare.Variant{goNFS, goLibnfs}
 )
+
+// flavors are those of Kerberos, with the share of sys that a row wants; 0: none.
+var flavors = []struct {
+	name   string
+	wanted float64
+}{{"krb5", 0.9}, {"krb5i", 0}, {"krb5p", 0}}
 
 const rcPackets = 256 // of 1 MiB with a path MTU of 4096
 
@@ -181,6 +188,24 @@ func rows() []compare.Row {
 			fmt.Sprintf("random %s 4 KiB over TCP, Go client", e.name), "the same server over TCP", e.experiment, ops,
 			one(tcp), one(tcpLibnfs), nil, 1,
 		})
+	}
+	for _, e := range []struct {
+		name, experiment string
+		metric           compare.Metric
+	}{
+		{"READ 1 MiB", "read", rate},
+		{"WRITE 1 MiB and COMMIT", "write", rate},
+		{"random READ 4 KiB", "random-read", ops},
+	} {
+		for _, sys := range []compare.Variant{tcp, rdma} {
+			server, carrier, _ := sys.Split()
+			for _, flavor := range flavors {
+				rs = append(rs, row{
+					fmt.Sprintf("%s over %s, sec=%s, Go client", e.name, strings.ToUpper(carrier), flavor.name), "the same with sec=sys",
+					e.experiment, e.metric, one(compare.Variant(server + " " + carrier + " " + flavor.name)), one(sys), nil, flavor.wanted,
+				})
+			}
+		}
 	}
 	rs = append(
 		rs,

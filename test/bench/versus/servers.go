@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -13,6 +14,9 @@ import (
 	"strings"
 	"text/template"
 	"time"
+
+	"github.com/jcmturner/gokrb5/v8/iana/etypeID"
+	"github.com/jcmturner/gokrb5/v8/keytab"
 
 	"github.com/rstored/rstored/test/bench/compare"
 )
@@ -140,11 +144,14 @@ func (s *servers) begin(ctx context.Context, name string) *server {
 		args := []string{
 			s.bin("rstored"), "--state-dir", filepath.Join(s.dir, "state"), "--control", filepath.Join(s.dir, "control"),
 			"--log-level", "warn",
-			"--rdma-listen", address(portRDMA), "--tcp-listen", address(portTCP),
+			"--rdma-listen", address(portRDMA), "--tcp-listen", address(portTCP), "--kerberos-keytab", s.keytab(),
+		}
+		if err := makeKeytab(s.keytab()); err != nil {
+			return missing(err)
 		}
 		for _, where := range []string{"memory", "disk"} {
 			args = append(args, "--export",
-				fmt.Sprintf("%s=%s(rw,no_root_squash)", s.export(name, where), s.export(name, where)))
+				fmt.Sprintf("%s=%s(rw,no_root_squash,sec=sys:krb5:krb5i:krb5p)", s.export(name, where), s.export(name, where)))
 		}
 		r = s.launch(name, args...)
 	case "go-nfs":
@@ -170,6 +177,24 @@ func (s *servers) begin(ctx context.Context, name string) *server {
 		r.err = fmt.Errorf("%w\n%s", r.err, s.lastWords(name))
 	}
 	return r
+}
+
+// keytab is the file with the key of rstored.
+func (s *servers) keytab() string { return filepath.Join(s.dir, "keytab") }
+
+// makeKeytab makes a key that no KDC knows: the load makes its ticket with it.
+func makeKeytab(path string) error {
+	const realm, kvno = "BENCH.TEST", 1
+	keys := keytab.New()
+	err := keys.AddEntry("nfs/"+host, realm, rand.Text(), time.Now(), kvno, etypeID.AES256_CTS_HMAC_SHA1_96)
+	if err != nil {
+		return err
+	}
+	b, err := keys.Marshal()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, b, 0o600)
 }
 
 // entriesOf is the number of entries of the large directory; it is listed in memory

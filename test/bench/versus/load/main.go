@@ -110,7 +110,13 @@ func connect(url string, depth int) (*client.Client, client.URL, error) {
 	if err != nil {
 		return nil, u, err
 	}
-	d := &dial.Dialer{Version: client.Version3, Depth: depth, Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "load"}}
+	sec, err := secure()
+	if err != nil {
+		return nil, u, err
+	}
+	d := &dial.Dialer{
+		Version: client.Version3, Depth: depth, Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "load"}, Secure: sec,
+	}
 	if p := os.Getenv("MOUNTPORT"); p != "" {
 		d.MountPort = uint16(number(p))
 	}
