@@ -108,9 +108,9 @@ var about = map[string]string{
 	"krb-life-v3-rdma":  "the same over RDMA with sec=krb5",
 	"krb-life-v42-tcp":  "the same by version 4.2 with sec=krb5i",
 	"krb-life-v42-rdma": "the same by version 4.2 over RDMA with sec=krb5p",
-	"krb-protect-v41-tcp": "state protection (SP4_MACH_CRED) by version 4.1: the kernel's client, whose user's ticket has " +
-		"expired, gives an open file and a lock back by the credential of its machine, in exports with krb5, krb5i and " +
-		"krb5p; it binds new connections",
+	"krb-protect-v41-tcp": "state protection (SP4_MACH_CRED) by version 4.1: the kernel's client, whose user's ticket " +
+		"has expired, gives an open file and a lock back by the credential of its machine, in exports with krb5, krb5i " +
+		"and krb5p; it binds new connections",
 	"krb-protect-v42-rdma": "the same by version 4.2 over RDMA",
 	"krb-knfsd-v3-rdma": "the Go client on the kernel's NFS server with rpc.svcgssd, version 3 over RDMA: sec=krb5 " +
 		"and krb5i, and refusals",

@@ -200,9 +200,11 @@ func rows() []compare.Row {
 		for _, sys := range []compare.Variant{tcp, rdma} {
 			server, carrier, _ := sys.Split()
 			for _, flavor := range flavors {
+				secured := compare.Variant(server + " " + carrier + " " + flavor.name)
 				rs = append(rs, row{
-					fmt.Sprintf("%s over %s, sec=%s, Go client", e.name, strings.ToUpper(carrier), flavor.name), "the same with sec=sys",
-					e.experiment, e.metric, one(compare.Variant(server + " " + carrier + " " + flavor.name)), one(sys), nil, flavor.wanted,
+					fmt.Sprintf("%s over %s, sec=%s, Go client", e.name, strings.ToUpper(carrier), flavor.name),
+					"the same with sec=sys",
+					e.experiment, e.metric, one(secured), one(sys), nil, flavor.wanted,
 				})
 			}
 		}
