@@ -63,7 +63,9 @@ type opens struct {
 }
 
 func newOpens(s *session4) *opens {
-	return &opens{s: s, byFile: make(map[string]*open4), waiters: make(map[chan struct{}]waiterKey), stop: make(chan struct{})}
+	return &opens{
+		s: s, byFile: make(map[string]*open4), waiters: make(map[chan struct{}]waiterKey), stop: make(chan struct{}),
+	}
 }
 
 // openOwner is the open-owner of the opens in the table. A file that the client creates has an

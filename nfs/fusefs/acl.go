@@ -83,6 +83,7 @@ func (f *FS) setACL(cancel <-chan struct{}, h *fuse.InHeader, kind blockstore.AC
 			all.Access = l
 		}
 		err = f.c.SetACL(o.ctx, n.handle, dir, all)
+		n.outdated()
 	}
 	if err == nil { // the mode has changed
 		id := n.id

@@ -7,21 +7,80 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/nfs3"
 )
 
 // getAttr reads the attributes of an object, after what was written.
 func (f *FS) getAttr(ctx context.Context, n *node) (a nfs3.Attr, ttl time.Duration, err error) {
+	if a, ttl, ok := f.local(n); ok {
+		f.stats.local.Add(1)
+		return a, ttl, nil
+	}
 	if err := n.flush(ctx); err != nil {
 		return a, 0, err
 	}
+	d := f.c.Delegation(n.handle)
 	own, seq := n.own.Swap(false), f.seq.Add(1)
 	a, err = f.c.GetAttr(ctx, n.handle)
 	if err != nil {
+		if own {
+			n.own.Store(true)
+		}
 		return a, 0, err
 	}
+	f.refresh(n, d)
 	a, ttl = f.refreshed(n, &a, seq, own)
 	return a, ttl, nil
+}
+
+// revalidate compares a file with the server's at open(2). It looks the name up, which costs no
+// more than reading the attributes, and finds out as well if the name has become another file. keep
+// says that what the kernel has cached of the data is valid.
+func (f *FS) revalidate(ctx context.Context, n *node) (keep bool, err error) {
+	if n.unchanged() {
+		f.stats.local.Add(1)
+		return true, nil
+	}
+	d := f.c.Delegation(n.handle)
+	if err := n.flush(ctx); err != nil {
+		return false, err
+	}
+	var a nfs3.Attr
+	own, seq := n.own.Swap(false), f.seq.Add(1)
+	at := f.nodes.whereIs(n)
+	dir := f.nodes.get(at.dir)
+	if dir == nil {
+		a, err = f.c.GetAttr(ctx, n.handle)
+	} else {
+		var got *client.Node
+		got, err = f.c.Lookup(ctx, dir.handle, at.name)
+		switch {
+		case client.IsStatus(err, nfs.ErrNoEnt), client.IsStatus(err, nfs.ErrStale), client.IsStatus(err, nfs.ErrAcces):
+			// A program can open a removed file by /proc, and one below a directory that it may not search.
+			a, err = f.c.GetAttr(ctx, n.handle)
+		case err == nil && string(got.Handle) != string(n.handle):
+			f.nodes.removed(at)
+			return false, nfs.ErrStale // the kernel looks the name up again
+		case err == nil:
+			a = got.Attr
+		}
+	}
+	if err != nil {
+		if own {
+			n.own.Store(true)
+		}
+		return false, err
+	}
+	_, _, changed := f.update(n, &a, seq, own)
+	f.refresh(n, d)
+	if changed {
+		f.stats.invalidated.Add(1)
+		n.data.Add(1)
+		f.server.InodeNotify(n.id, -1, 0) // of the size; the kernel drops the data itself
+	}
+	return !changed, nil
 }
 
 // GetAttr implements fuse.RawFileSystem.

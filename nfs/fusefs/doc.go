@@ -15,10 +15,16 @@
 //   - OPEN looks the name up at the server, and compares the attributes with those of the time when
 //     the kernel's cache was filled. If another client has changed the file, it drops the cache. If the name has
 //     become another file, OPEN fails with ESTALE. The kernel then looks the name up itself.
+//
 //   - FLUSH, at close, waits until the server has the data on stable storage.
+//
 //   - A byte-range lock compares the attributes too, and an unlock sends what was written.
+//
 //   - Attributes and names are valid between acregmin and acregmax (acdirmin and acdirmax for
 //     directories). The time doubles while an object stays unchanged.
+//
+//   - While the mount has the delegation of a file, it answers OPEN and GETATTR itself, and data waits
+//     longer. It writes back when the server recalls the delegation. See delegations.go.
 //
 // The kernel's own writeback cache of FUSE is off: with it the kernel trusts its size of a file
 // more than the server's, and never sees the growth of a file that another client writes.

@@ -10,7 +10,6 @@ import (
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
-	"github.com/rstored/rstored/nfs/nfs3"
 )
 
 // openDirect is the flag of open(2) for reads and writes past the kernel's cache.
@@ -89,48 +88,6 @@ func (f *FS) truncate(ctx context.Context, n *node) error {
 	return f.c.SetAttr(ctx, n.handle, &blockstore.SetAttr{Size: &zero}, nil)
 }
 
-// revalidate compares a file with the server's at open(2). It looks the name up, which costs no
-// more than reading the attributes, and finds out as well if the name has become another file. keep
-// says that what the kernel has cached of the data is valid.
-func (f *FS) revalidate(ctx context.Context, n *node) (keep bool, err error) {
-	if err := n.flush(ctx); err != nil {
-		return false, err
-	}
-	var a nfs3.Attr
-	own, seq := n.own.Swap(false), f.seq.Add(1)
-	at := f.nodes.whereIs(n)
-	dir := f.nodes.get(at.dir)
-	if dir == nil {
-		a, err = f.c.GetAttr(ctx, n.handle)
-	} else {
-		var got *client.Node
-		got, err = f.c.Lookup(ctx, dir.handle, at.name)
-		switch {
-		case client.IsStatus(err, nfs.ErrNoEnt), client.IsStatus(err, nfs.ErrStale), client.IsStatus(err, nfs.ErrAcces):
-			// A program can open a removed file by /proc, and one below a directory that it may not search.
-			a, err = f.c.GetAttr(ctx, n.handle)
-		case err == nil && string(got.Handle) != string(n.handle):
-			f.nodes.removed(at)
-			return false, nfs.ErrStale // the kernel looks the name up again
-		case err == nil:
-			a = got.Attr
-		}
-	}
-	if err != nil {
-		if own {
-			n.own.Store(true)
-		}
-		return false, err
-	}
-	_, _, changed := f.update(n, &a, seq, own)
-	if changed {
-		f.stats.invalidated.Add(1)
-		n.data.Add(1)
-		f.server.InodeNotify(n.id, -1, 0) // of the size; the kernel drops the data itself
-	}
-	return !changed, nil
-}
-
 // openAgain reports whether an open(2) for appending is answered ESTALE. The kernel appends at the
 // size that it knows, and OPEN returns no attributes. After ESTALE the kernel looks the name up,
 // which returns them, and opens once more. That second OPEN of the process succeeds even if another
@@ -206,6 +163,7 @@ func (f *FS) closeFile(h *file) {
 		return
 	}
 	f.discard(h.n)
+	f.giveUp(h.ctx, h.n)
 	if err := f.c.Remove(h.ctx, dir.handle, gone.name); err != nil && !client.IsStatus(err, nfs.ErrNoEnt) {
 		f.cfg.Log.Warn("removing a file that was removed while it was open", "name", gone.name, "error", err)
 	}

@@ -58,6 +58,8 @@ type Config struct {
 	// LocalLocks makes locks of version 3 hold between the programs of this mount alone. Without it
 	// they fail with ENOLCK: the client has no lock manager. Versions 4 lock at the server.
 	LocalLocks bool
+	// NoDelegations leaves out delegations: files are cached as long as Times say.
+	NoDelegations bool
 	// NoACL hides ACLs. The server enforces them nevertheless.
 	NoACL bool
 	// Options are further options of the kernel: noexec, nosuid, nodev, suid, dev, exec.
@@ -141,6 +143,9 @@ func Mount(dir string, cfg Config) (*FS, error) {
 		f.close()
 		return nil, err
 	}
+	if !cfg.NoDelegations {
+		f.c.UseDelegations(f)
+	}
 	go func() {
 		f.server.Serve()
 		f.close()
@@ -196,6 +201,7 @@ const lastWrites = 10 * time.Second
 // close ends what runs in the background. The kernel has closed all files by then, so that only
 // data of mappings can be left.
 func (f *FS) close() {
+	f.c.UseDelegations(nil) // the client returns those that are left when it is closed
 	ctx, cancel := context.WithTimeout(f.ctx, lastWrites)
 	for _, w := range f.dirtyWriters() {
 		if err := w.commit(ctx); err != nil {

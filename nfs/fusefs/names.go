@@ -111,6 +111,7 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 			if err := f.c.Link(ctx, n.handle, dir, name); err != nil {
 				return nil, err
 			}
+			n.outdated()
 			a, err := f.c.GetAttr(ctx, n.handle)
 			return &client.Node{Handle: n.handle, Attr: a}, err
 		})
@@ -144,6 +145,7 @@ func (f *FS) Unlink(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.
 	if n := f.nodes.find(at); n != nil && n.isOpen() {
 		err = f.sillyRename(o.ctx, n, at)
 	} else {
+		f.giveUp(o.ctx, n)
 		err = f.c.Remove(o.ctx, dir.handle, name)
 		if err == nil {
 			f.nodes.removed(at)
@@ -232,6 +234,9 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	old, target := place{from.id, oldName}, place{to.id, newName}
 	err := f.rename(o.ctx, from, to, old, target, in.Flags&renameNoReplace != 0)
 	if err == nil {
+		if n := f.nodes.find(old); n != nil {
+			n.outdated() // its ctime
+		}
 		f.nodes.move(old, target)
 	}
 	return o.end(err)
@@ -258,6 +263,8 @@ func (f *FS) rename(ctx context.Context, from, to *node, old, target place, noRe
 		if err := f.sillyLink(ctx, n, target); err != nil {
 			return err
 		}
+	} else if n != f.nodes.find(old) {
+		f.giveUp(ctx, n)
 	}
 	return f.c.Rename(ctx, from.handle, old.name, to.handle, target.name)
 }

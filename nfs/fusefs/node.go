@@ -30,7 +30,8 @@ type node struct {
 	seq      uint64 // FS.seq when the call for attr began
 	until    time.Time
 	ttl      time.Duration
-	cached   nfs3.Attr // what the data in the kernel's cache is from
+	cached   nfs3.Attr          // what the data in the kernel's cache is from
+	fresh    *client.Delegation // since attr was read; nil: there is none
 	opens    int
 	again    map[uint32]struct{} // processes whose open(2) has to look the name up again, see openAgain
 	silly    *place              // the name that the object has instead of the one that was removed
@@ -145,24 +146,30 @@ func (t *nodes) whereIs(n *node) place {
 
 // Forget implements fuse.RawFileSystem. The kernel forgets no object that it has open. Data that
 // waits to be written refers to the node itself.
-func (f *FS) Forget(id, n uint64) { f.nodes.forget(id, n) }
+func (f *FS) Forget(id, n uint64) {
+	if x := f.nodes.forget(id, n); x != nil && f.c.Delegation(x.handle) != nil {
+		f.work.Go(func() { f.giveUp(f.ctx, x) })
+	}
+}
 
-func (t *nodes) forget(id, n uint64) {
+// forget returns the node if nobody knows it any more, else nil.
+func (t *nodes) forget(id, n uint64) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.byID[id]
 	if x == nil || x == t.root {
-		return
+		return nil
 	}
 	x.lookups -= min(n, x.lookups)
 	if x.lookups > 0 {
-		return
+		return nil
 	}
 	t.place(x, place{})
 	delete(t.byID, id)
 	if t.byHandle[string(x.handle)] == x {
 		delete(t.byHandle, string(x.handle))
 	}
+	return x
 }
 
 func (n *node) fileID() uint64 {

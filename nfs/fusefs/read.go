@@ -173,7 +173,7 @@ func (f *FS) stream(ctx context.Context, h *file, off uint64, size int) (parts [
 		r.mu.Unlock()
 		return nil, nil
 	}
-	r.expire(first, h.n.data.Load())
+	r.expire(first, h.n.data.Load(), h.n.unchanged())
 	h.n.mu.Lock()
 	known := h.n.attr.Size
 	h.n.mu.Unlock()
@@ -245,11 +245,12 @@ func (r *reader) reset() {
 }
 
 // expire drops the blocks that the stream has passed, and those that may be stale. One block behind
-// stays for reads that were overtaken. mu is held.
-func (r *reader) expire(first, data uint64) {
+// stays for reads that were overtaken. No time makes those stale that nobody else has changed. mu is
+// held.
+func (r *reader) expire(first, data uint64, unchanged bool) {
 	now := time.Now()
 	for i, b := range r.blocks {
-		if i+1 < first || b.data != data || now.Sub(b.since) > blockTime {
+		if i+1 < first || b.data != data || !unchanged && now.Sub(b.since) > blockTime {
 			delete(r.blocks, i)
 			b.unref()
 		}

@@ -40,6 +40,7 @@ type host struct {
 	rdma  string
 	tcp   string
 	rpc   *rpc.Server
+	four  *nfs4.Server
 	ports []interface{ Close() error }
 }
 
@@ -103,8 +104,8 @@ func (s *host) start() {
 	s.boot++
 	cfg := s.cfg
 	cfg.Boot, cfg.Known, cfg.Locks, cfg.Journal = s.boot, s.known, lock.New(0), s
-	four := nfs4.New(cfg)
-	s.rpc = rpc.NewServer(rpc.ServerConfig{Programs: append(nfs3.Programs(cfg.Config), four.Programs()...)})
+	s.four = nfs4.New(cfg)
+	s.rpc = rpc.NewServer(rpc.ServerConfig{Programs: append(nfs3.Programs(cfg.Config), s.four.Programs()...)})
 	overRDMA, err := rpcrdma.Serve(s.dev, 20049, s.rpc, rpcrdma.Config{})
 	if err != nil {
 		s.t.Fatal(err)
@@ -130,6 +131,11 @@ func (s *host) stop() {
 	}
 	s.ports = nil
 	s.rpc.Close()
+	known := s.known
+	for _, c := range s.four.State().Clients(time.Now()) {
+		s.four.State().Evict(c.ID) // a process that ends has no leases of the host any more
+	}
+	s.known = known
 	_ = s.store.Close()
 }
 

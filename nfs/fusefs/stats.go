@@ -65,6 +65,7 @@ type stats struct {
 	stalled               atomic.Uint64 // writes that waited for memory
 	silly                 atomic.Uint64 // removed files that were open
 	lostWrites            atomic.Uint64 // WRITEs that failed for good
+	local                 atomic.Uint64 // opens and attributes without a call, under a delegation
 }
 
 // OpStats are the counts of one operation of the kernel.
@@ -89,6 +90,7 @@ type Stats struct {
 	Invalidated  uint64    `json:"files_changed_by_others"`
 	Stalled      uint64    `json:"writes_stalled"`
 	SillyRenames uint64    `json:"removed_while_open"`
+	Local        uint64    `json:"answered_by_delegations"`
 	Nodes        int       `json:"nodes"`
 	OpenFiles    int       `json:"open_files"`
 	FreeMemory   int       `json:"free_memory"` // bytes of data buffers that are not used
@@ -101,6 +103,7 @@ func (f *FS) Stats() Stats {
 		BytesRead: c.read.Load(), BytesWritten: c.written.Load(), ReadAhead: c.ahead.Load(), ReadHits: c.hits.Load(),
 		Writes: c.sent.Load(), Rewrites: c.resent.Load(), Commits: c.commits.Load(), LostWrites: c.lostWrites.Load(),
 		Invalidated: c.invalidated.Load(), Stalled: c.stalled.Load(), SillyRenames: c.silly.Load(),
+		Local: c.local.Load(),
 		Nodes: f.nodes.count(), FreeMemory: len(f.pool.free) * maxTransfer,
 	}
 	for i := range c.ops {

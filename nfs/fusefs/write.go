@@ -3,10 +3,12 @@ package fusefs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/nfs3"
 )
 
@@ -36,6 +38,7 @@ type chunk struct {
 	number   uint64 // counts the WRITEs of the file in the order of their start
 	since    time.Time
 	verifier [nfs3.VerifierLen]byte
+	deleg    *client.Delegation // for writing, under which the data was written; nil: there was none
 }
 
 func (c *chunk) end() uint64 { return c.off + uint64(len(c.data)) }
@@ -184,7 +187,9 @@ func (w *writer) begin(ctx context.Context, off uint64) error {
 		w.f.pool.put(block)
 		return nil
 	}
-	w.cur = &chunk{off: off, data: block[:0], pooled: true, since: time.Now()}
+	w.cur = &chunk{
+		off: off, data: block[:0], pooled: true, since: time.Now(), deleg: w.f.writeDelegation(w.n),
+	}
 	w.f.dirtyMu.Lock()
 	w.f.dirty[w] = struct{}{}
 	w.f.dirtyMu.Unlock()
@@ -261,7 +266,13 @@ func (w *writer) put(ctx context.Context, c *chunk, how blockstore.Stability) (s
 	}
 	stable, ctx = true, w.n.underLocks(ctx)
 	for at := 0; at < len(c.data); {
-		got, err := w.f.c.Write(ctx, w.n.handle, c.data[at:], c.off+uint64(at), how)
+		got, err := w.f.c.Write(c.deleg.Under(ctx), w.n.handle, c.data[at:], c.off+uint64(at), how)
+		if errors.Is(err, client.ErrDelegationLost) {
+			if err = w.f.lostUnder(ctx, w.n); err == nil {
+				c.deleg = nil
+				continue
+			}
+		}
 		if err != nil {
 			return false, err
 		}
@@ -306,8 +317,14 @@ func (w *writer) clean() {
 func (w *writer) age(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.cur != nil && now.Sub(w.cur.since) > sendAfter && !w.rewriting {
-		w.send()
+	if c := w.cur; c != nil && !w.rewriting {
+		after := sendAfter
+		if c.deleg.Valid() {
+			after = sendAfterDelegated
+		}
+		if now.Sub(c.since) > after {
+			w.send()
+		}
 	}
 	if len(w.unstable) > 0 && now.Sub(w.unstable[0].since) > commitAfter && len(w.committing) == 0 {
 		w.f.work.Go(w.settleLater)

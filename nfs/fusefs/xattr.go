@@ -111,6 +111,7 @@ func (f *FS) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, 
 		default:
 			return nfs.ErrInval
 		}
+		defer x.outdated()
 		return f.c.SetXattr(ctx, x.handle, name, value, how)
 	})
 }
@@ -121,6 +122,7 @@ func (f *FS) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string) 
 		return f.setACL(cancel, h, kind, nil)
 	}
 	return f.xattr(cancel, h, name, false, func(ctx context.Context, x *node, name string) error {
+		defer x.outdated()
 		return f.c.RemoveXattr(ctx, x.handle, name)
 	})
 }

@@ -49,6 +49,18 @@ var metrics = []metric{
 		"invalidated_total", "Files that another client had changed.", true,
 		func(m *Mount) float64 { return float64(m.FS.Invalidated) },
 	},
+	{
+		"delegations", "Delegations that the mount has.", false,
+		func(m *Mount) float64 { return float64(m.Client.Delegations) },
+	},
+	{
+		"recalled_delegations_total", "Delegations that the server has recalled.", true,
+		func(m *Mount) float64 { return float64(m.Client.Recalled) },
+	},
+	{
+		"lost_delegations_total", "Delegations that the server has ended without a return.", true,
+		func(m *Mount) float64 { return float64(m.Client.LostDelegations) },
+	},
 	{"open_files", "Open files and directories.", false, func(m *Mount) float64 { return float64(m.FS.OpenFiles) }},
 	{
 		"free_buffer_bytes", "Buffers for data that are not used.", false,

@@ -105,7 +105,11 @@ var table = []option{
 	{"cto", "", flag(func(o *options) { o.fs.NoCTO = false })},
 	{"nocto", "", flag(func(o *options) { o.fs.NoCTO = true })},
 	{"ac", "", ignored},
-	{"noac", "", flag(func(o *options) { o.fs.Times, o.fs.Sync = fusefs.CacheTimes{}, true })},
+	{"noac", "", flag(func(o *options) {
+		o.fs.Times, o.fs.Sync, o.fs.NoDelegations = fusefs.CacheTimes{}, true, true
+	})},
+	{"deleg", "", flag(func(o *options) { o.fs.NoDelegations = false })},
+	{"nodeleg", "", flag(func(o *options) { o.fs.NoDelegations = true })},
 	{"actimeo", "SECONDS", seconds(func(o *options) []*time.Duration {
 		t := &o.fs.Times
 		return []*time.Duration{&t.RegMin, &t.RegMax, &t.DirMin, &t.DirMax}

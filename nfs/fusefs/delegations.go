@@ -1,0 +1,148 @@
+package fusefs
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/nfs3"
+)
+
+// FS uses the delegations of its client (client.DelegationUser). What it knows of a file is current
+// while it has the delegation under which it has read the attributes (node.fresh):
+//
+//	             without a delegation           with a delegation
+//	open(2)      looks the name up              answered here. Another client that renames, replaces
+//	                                            or removes the file recalls the delegation first
+//	stat(2)      GETATTR after acregmin         answered here, unless this mount changed the file
+//	data         sent after a second            sent after five seconds, if for writing
+//	close(2)     the data is made stable        the same: a full disk has to be reported
+
+// sendAfterDelegated is how long data waits for more that was written under a delegation for writing.
+const sendAfterDelegated = 5 * time.Second
+
+// current reports whether what is known of a file is what the server has. mu is held.
+func (n *node) current() bool { return n.fresh.Valid() }
+
+// local returns the attributes of a file if no call is necessary for them. Those of a file with
+// several names can change by a name that this mount does not know to be one of the file.
+func (f *FS) local(n *node) (a nfs3.Attr, ttl time.Duration, ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.fresh == nil || n.own.Load() || n.attr.NLink != 1 || n.w != nil && n.w.pending() || !n.current() {
+		return a, 0, false
+	}
+	return n.attr, n.ttl, true
+}
+
+// refresh records the delegation that a file had when a call for its attributes began, and still
+// has.
+func (f *FS) refresh(n *node, d *client.Delegation) {
+	if d == nil || !d.Valid() {
+		return
+	}
+	n.mu.Lock()
+	n.fresh = d
+	n.mu.Unlock()
+}
+
+// outdated records that this mount has changed attributes of a file, but not its data: they are read
+// again.
+func (n *node) outdated() {
+	n.mu.Lock()
+	n.fresh = nil
+	n.mu.Unlock()
+}
+
+// unchanged reports whether nobody else has changed a file, as its delegation says.
+func (n *node) unchanged() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.fresh != nil && n.current()
+}
+
+// giveUp returns the delegation of a file whose name is about to go: an open file keeps its space.
+func (f *FS) giveUp(ctx context.Context, n *node) {
+	if n != nil {
+		f.c.ReturnDelegation(ctx, n.handle)
+	}
+}
+
+// Recalled implements client.DelegationUser. The kernel writes the pages of a mapped file when it
+// drops them, and asks for the attributes again.
+func (f *FS) Recalled(ctx context.Context, d *client.Delegation) {
+	n := f.nodes.byFile(d.Handle())
+	if n == nil {
+		return
+	}
+	n.outdated()
+	off := int64(-1) // of the attributes alone
+	if d.Write() {
+		off = 0
+	}
+	f.server.InodeNotify(n.id, off, 0)
+	if err := n.flush(ctx); err != nil {
+		f.cfg.Log.Warn("writing a file back whose delegation the server wants", "fileid", n.fileID(), "error", err)
+	}
+}
+
+// Lost implements client.DelegationUser. The data that was written under the delegation is lost if
+// another client has changed the file: see lostUnder.
+func (f *FS) Lost(d *client.Delegation) {
+	n := f.nodes.byFile(d.Handle())
+	if n == nil {
+		return
+	}
+	n.outdated()
+	f.cfg.Log.Warn("the server has ended the delegation of a file", "fileid", n.fileID())
+	f.work.Go(func() { f.server.InodeNotify(n.id, -1, 0) })
+}
+
+// Changed implements client.DelegationUser.
+func (f *FS) Changed(d *client.Delegation) (size uint64, changed bool) {
+	n := f.nodes.byFile(d.Handle())
+	if n == nil {
+		return 0, false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.w == nil || !n.w.pending() {
+		return n.attr.Size, false
+	}
+	return max(n.attr.Size, n.localEnd), true
+}
+
+// writeDelegation returns the delegation for writing of a file, or nil.
+func (f *FS) writeDelegation(n *node) *client.Delegation {
+	if d := f.c.Delegation(n.handle); d != nil && d.Write() {
+		return d
+	}
+	return nil
+}
+
+// lostUnder decides about data that was written under a delegation which is lost. If the file is
+// still as it was when the attributes were read last, the data can be written: nil. If it is not, or
+// if this mount has changed it since, so that the difference says nothing, the data is lost.
+func (f *FS) lostUnder(ctx context.Context, n *node) error {
+	a, err := f.c.GetAttr(ctx, n.handle)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.acked >= n.seq || !sameVersion(&a, &n.attr) {
+		return errLost
+	}
+	return nil
+}
+
+// errLost is the error of data that was lost with a delegation.
+var errLost = errors.New("the delegation under which it was written is lost, and the file has changed")
+
+// find4 returns the node of a handle, or nil.
+func (t *nodes) byFile(h client.Handle) *node {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.byHandle[string(h)]
+}
