@@ -42,7 +42,10 @@ func (d *daemon) mount(transport, options string) string {
 type mountState struct {
 	State  string
 	PID    int
-	Client struct{ Connections, Sessions, Reclaimed, Relocked int }
+	Client struct {
+		Connections, Sessions, Reclaimed, Relocked          int
+		Delegations, Recalled, Redelegated, LostDelegations int
+	}
 }
 
 func (d *daemon) mountState(dir string) mountState {

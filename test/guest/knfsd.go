@@ -19,7 +19,7 @@ import (
 // knfsd is a case of the Go client on the kernel's server in one version of NFS.
 func knfsd(name, version string) Case {
 	return Case{
-		Name: name, Script: script("knfsd"), Env: env("VERS", version), Timeout: 5 * time.Minute, MemMB: 1400,
+		Name: name, Script: script("knfsd"), Env: env("VERS", version), Timeout: 8 * time.Minute, MemMB: 1400,
 		Host: func(ctx context.Context, r *Run) error { return kernelServes(ctx, r, version) },
 	}
 }

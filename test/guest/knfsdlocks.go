@@ -52,6 +52,7 @@ func kernelLocks(ctx context.Context, rdma, tcp string, version client.Version) 
 		func() error { return denied(g, 300, 5, true, 200, 0) },
 		func() error {
 			go func() { waited <- g.Lock(ctx, 0, 10, true) }()
+			time.Sleep(time.Second) // for the LOCK that is denied
 			return f.Unlock(0, 0)
 		},
 		func() error {
@@ -62,6 +63,12 @@ func kernelLocks(ctx context.Context, rdma, tcp string, version client.Version) 
 				return errors.New("a lock that is free is still waited for")
 			}
 		},
+		func() error {
+			if n := statsOf(two, tcp).Notified; n != 1 {
+				return fmt.Errorf("the server has ended %d waits for a lock by CB_NOTIFY_LOCK", n)
+			}
+			return nil
+		},
 		func() error { return g.Close() },
 		func() error { return f.TryLock(0, 0, true) },
 		func() error { return f.Close() },
@@ -71,4 +78,13 @@ func kernelLocks(ctx context.Context, rdma, tcp string, version client.Version) 
 		}
 	}
 	return nil
+}
+
+// statsOf are the counts of the client for a URL.
+func statsOf(d *dial.Dialer, url string) client.Stats {
+	u, err := client.ParseURL(url)
+	if err != nil {
+		return client.Stats{}
+	}
+	return d.Client(u).Stats()
 }

@@ -20,9 +20,12 @@ func TestLocksOfKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	if err := kernelLocks(ctx, args[0], args[1], v); err != nil {
+		t.Fatal(err)
+	}
+	if err := kernelDelegations(ctx, args[0], args[1], v); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -165,8 +165,8 @@ var about = map[string]string{
 	"port-removed":        "the RDMA port removed and added under load, by rstorectl",
 	"guest-switched-off":  "a guest switched off under load; the server keeps nothing of it",
 	"knfsd":               "the Go client on the kernel's NFS server, over RDMA and TCP",
-	"knfsd-v41":           "the same in version 4.1, with byte-range locks of two clients",
-	"knfsd-v42":           "the same in version 4.2, with copies made by the server, and locks",
+	"knfsd-v41":           "the same in version 4.1, with byte-range locks and delegations of two clients",
+	"knfsd-v42":           "the same in version 4.2, with copies made by the server, locks and delegations",
 	"upgrade": "another process takes the server's place five times under load: no connection, open " +
 		"file or lock is lost",
 	"restart": "the server stopped and killed under load, also for longer than a connection lasts",

@@ -8,7 +8,7 @@ is "the link" "$(readlink /srv/e/tree/link)" "sub/one"
 is "the mode" "$(stat -c %a /srv/e/tree/sub/one)" 640
 is "the names" "$(ls /srv/e/tree/many | wc -l)" 300
 tell summed
-await done 120
+await done 420
 is "what is left" "$(ls /srv/e)" ""
 if [ "$VERS" = 4.2 ]; then
 	# The counts of operations begin with that of operation 0.
