@@ -152,6 +152,7 @@ fuzz:
 torture:
 	RSTORED_TORTURE=$(TORTURETIME) $(GO) test -C test -count=1 -v -timeout 0 -run 'TestTorture|TestSame' ./torture
 	RSTORED_TORTURE=$(TORTURETIME) $(GO) test -count=1 -v -timeout 0 -run 'TestRandom$$' ./nfs/nfs4
+	RSTORED_TORTURE=$(TORTURETIME) $(GO) test -count=1 -v -timeout 0 -run 'TestModel$$' ./nfs/state
 
 # What takes too long for every change: some hours.
 nightly:

@@ -3,9 +3,11 @@ package state
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
@@ -124,7 +126,19 @@ func TestModel(t *testing.T) {
 	if testing.Short() {
 		histories = 60
 	}
-	for seed := range histories {
+	var long time.Duration // RSTORED_TORTURE: more of them, from random seeds
+	if v := os.Getenv("RSTORED_TORTURE"); v != "" {
+		var err error
+		if long, err = time.ParseDuration(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began, first := time.Now(), rand.Uint64()
+	for i := uint64(0); i < histories || time.Since(began) < long; i++ {
+		seed := i
+		if i >= histories {
+			seed = first + i
+		}
 		r := rand.New(rand.NewPCG(seed, 8881))
 		acts := []act{{kind: "join"}, {kind: "complete"}, {kind: "join", client: 1}, {kind: "complete", client: 1}}
 		for range 400 {
