@@ -53,7 +53,7 @@ quotas() {
 	full $M/hand 1001 "$error"
 	setpriv --reuid 1000 --regid 1000 --clear-groups dd if=/dev/zero of=$M/hand/fits bs=1M count=3 conv=fsync 2>/dev/null
 	/run/host/rstorectl quota nfs+tcp://$HOST/e/hand | tee /tmp/q
-	grep -q "^directory *3.0 MiB *none *8.0 MiB" /tmp/q
+	grep -q "^directory *[34][.][0-9] MiB *none *8.0 MiB" /tmp/q
 	/run/host/rstorectl quota nfs+tcp://$HOST/e >/tmp/q
 	if grep directory /tmp/q; then die "the export has a quota of a project"; fi
 	/run/host/rstorectl df nfs+tcp://$HOST/e/hand | tee /tmp/q
