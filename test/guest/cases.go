@@ -203,7 +203,7 @@ var ordinary = []Case{
 	},
 	{Name: "enospc", Exports: rw, Script: script("enospc"), FS: smallFS},
 	{Name: "edquot", Exports: rw, Script: script("edquot"), FS: quotaFS},
-	{Name: "quota-project", Script: script("quota-project"), Host: ownServer, Quiet: true, Timeout: 4 * time.Minute},
+	{Name: "quota-project", Script: script("quota-project"), Host: ownServerCSI, Quiet: true, Timeout: 5 * time.Minute},
 	{
 		Name: "loss-1", Lossy: true, Exports: rw, Script: script("loss"), Env: env("LOSS", "1", "MIB", "4"),
 		Timeout: 3 * time.Minute,

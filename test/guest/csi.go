@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/rstored/rstored/test/csi"
 )
@@ -18,6 +19,23 @@ func csiTools(exports string) error {
 		}
 	}
 	return csi.Tools(context.Background(), filepath.Join("..", ".."), tools)
+}
+
+// ownServerCSI is ownServer, with the driver and with certificates by which it controls the daemon.
+func ownServerCSI(ctx context.Context, r *Run) error {
+	if err := csi.Tools(ctx, filepath.Join("..", ".."), r.Share); err != nil {
+		return err
+	}
+	ca, err := newSigner(r.Share, "ca")
+	if err != nil {
+		return err
+	}
+	for file, name := range map[string]string{"server": "127.0.0.1", "driver": "csi.example.org"} {
+		if err := ca.issue(r.Share, file, name, time.Now().Add(24*time.Hour)); err != nil {
+			return err
+		}
+	}
+	return ownServer(ctx, r)
 }
 
 // published looks at what a pod of the guest has written: it is in the directory of its volume,

@@ -156,6 +156,7 @@ var about = map[string]string{
 	"mount-errors":        "what mount says when something is wrong",
 	"enospc":              "a full file system, in bytes and in files",
 	"edquot":              "a quota that is used up",
+	"quota-project":       "quotas of directories on ext4 and XFS, also as the size of CSI volumes",
 	"loss-1":              "1 % of the packets lost, in both directions",
 	"loss-5":              "5 % of the packets lost",
 	"loss-2-writes":       "writes of 8 MiB with 2 % of the packets lost: none stands still for more than 5 seconds",

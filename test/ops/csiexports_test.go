@@ -132,8 +132,8 @@ func TestCSIExports(t *testing.T) {
 		return d.Client(u)
 	}
 	denied := func(err error) bool {
-		return client.IsStatus(err, nfs.ErrAcces) || client.IsStatus(err, nfs.ErrPerm) || client.IsStatus(err, nfs.ErrStale) ||
-			client.IsStatus(err, nfs.ErrNoEnt) || errors.Is(err, fs.ErrNotExist)
+		return client.IsStatus(err, nfs.ErrAcces) || client.IsStatus(err, nfs.ErrPerm) ||
+			client.IsStatus(err, nfs.ErrStale) || client.IsStatus(err, nfs.ErrNoEnt) || errors.Is(err, fs.ErrNotExist)
 	}
 	one, two := from(nodes[0]), from(nodes[1])
 	mine, err := one.Follow(t.Context(), "/csi/data/v/a/file", true)

@@ -94,7 +94,9 @@ func TestCSIFUSE(t *testing.T) {
 		Parameters: map[string]string{
 			"server": host, "share": "/data", "mount": "fuse", "transport": "rdma", "mode": "0770", "topology": "net=a",
 		},
-		AccessibilityRequirements: &csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{"net": "b"}}}},
+		AccessibilityRequirements: &csi.TopologyRequirement{
+			Requisite: []*csi.Topology{{Segments: map[string]string{"net": "b"}}},
+		},
 	}
 	if _, err := c.CreateVolume(t.Context(), create); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a volume where the server is not reached: %v", err)

@@ -28,8 +28,8 @@ func TestCSIUnits(t *testing.T) {
 	c.wait("[ -S /run/csi.sock ]")
 	c.run(`csicall /run/csi.sock create one server=127.0.0.1 share=/data mount=fuse transport=tcp mode=0777 >/tmp/v
 		mkdir -p /pods && csicall /run/csi.sock publish /tmp/v /pods/one && echo before >/pods/one/file`)
-	if got := c.run("cat /srv/data/one/file; systemctl list-units --no-legend --plain 'rstored-csi-*'"); !strings.HasPrefix(got,
-		"before\nrstored-csi-") || !strings.Contains(got, "running") {
+	got := c.run("cat /srv/data/one/file; systemctl list-units --no-legend --plain 'rstored-csi-*'")
+	if !strings.HasPrefix(got, "before\nrstored-csi-") || !strings.Contains(got, "running") {
 		t.Errorf("the file, and the units:\n%s", got)
 	}
 	// The plugin ends with everything that it has started, as a container does, and another one comes.

@@ -1,7 +1,6 @@
 package exports
 
 import (
-	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -75,19 +74,6 @@ func (g *gate) set(async, direct bool) {
 		defer g.leave()
 		x.SetDirect(direct)
 	}
-}
-
-// setQuota bounds what the files of the export take; 0 is no bound.
-func (g *gate) setQuota(bytes uint64) error {
-	x, err := optional[interface{ SetProjectQuota(bytes uint64) error }](g)
-	if err != nil {
-		return err
-	}
-	defer g.leave()
-	if err := x.SetProjectQuota(bytes); err != nil {
-		return fmt.Errorf("quota: %w", err)
-	}
-	return nil
 }
 
 // volume asks the store how full it is. It is not measured as a client's call.

@@ -292,22 +292,6 @@ func (s *Set) openGate(e *config.Export, id uint32, list []control.Export) (*gat
 	return g, nil
 }
 
-// SetQuota sets the quota of an export whose store is open, before the change is recorded that has it.
-func (s *Set) SetQuota(e *config.Export) error {
-	if old := s.Same(e); old != nil {
-		return setQuota(old, e)
-	}
-	return nil
-}
-
-// setQuota gives the store of an export the quota of another one.
-func setQuota(old *Export, e *config.Export) error {
-	if old.QuotaBytes() == e.QuotaBytes() {
-		return nil
-	}
-	return old.store.setQuota(e.QuotaBytes())
-}
-
 // Close closes all stores. The set is empty then.
 func (s *Set) Close() error {
 	var errs []error

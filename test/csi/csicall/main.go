@@ -1,6 +1,8 @@
 // Command csicall makes single calls to a CSI driver, as the sidecars of Kubernetes and kubelet do:
 //
 //	csicall SOCKET create NAME [BYTES] [KEY=VALUE]...     prints the volume, as JSON
+//	csicall SOCKET attach|detach VOLUME-JSON NODE
+//	csicall SOCKET expand VOLUME-JSON BYTES               prints the size, in bytes
 //	csicall SOCKET publish VOLUME-JSON PATH [ro] [OPTION]...
 //	csicall SOCKET unpublish VOLUME-JSON PATH
 //	csicall SOCKET stats VOLUME-JSON PATH                 prints the usage, as JSON
@@ -64,10 +66,27 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	if len(args) < 4 {
-		return errors.New("no path")
+		return errors.New("no path, node or size")
 	}
 	path, opts := args[3], args[4:]
 	switch args[1] {
+	case "attach":
+		_, err = c.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
+			VolumeId: v.ID, VolumeContext: v.Context, NodeId: args[3], VolumeCapability: capability(),
+		})
+	case "detach":
+		_, err = c.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: v.ID, NodeId: args[3]})
+	case "expand":
+		n, perr := strconv.ParseInt(args[3], 10, 64)
+		if perr != nil {
+			return perr
+		}
+		var r *csi.ControllerExpandVolumeResponse
+		if r, err = c.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
+			VolumeId: v.ID, CapacityRange: &csi.CapacityRange{RequiredBytes: n},
+		}); err == nil {
+			fmt.Println(r.GetCapacityBytes())
+		}
 	case "publish":
 		readOnly := len(opts) > 0 && opts[0] == "ro"
 		if readOnly {

@@ -1,15 +1,22 @@
 # Quotas of projects, on ext4 and on XFS of this guest: rstored serves here, and the kernel's client mounts
 # over the loopback interface. One directory is put into a project by the tools of Linux, another by the
 # option quota of its export.
+# A volume of the CSI driver has its size as the quota.
 HOST=127.0.0.1 CARRIER=proto=tcp,port=2049
 await programs
-D=/run/exports
+D=/run/exports S=/tmp/csi.sock
 mkdir -p $D /run/r
+cp /run/host/rstored-csi /run/host/csicall /tmp
+/tmp/rstored-csi --endpoint unix://$S --controller --node --node-id here --address $HOST --control-ca /run/host/ca.pem \
+	--control-cert /run/host/driver.pem --control-key /run/host/driver.key >/run/host/keep.csi.log 2>&1 &
+call() { /tmp/csicall $S "$@"; }
 
 serve_quotas() {
 	local i
 	/run/host/rstored --log-format console --state-dir /run/r/state --control /run/r/control --rdma-listen "" \
-		--tcp-listen $HOST:2049 --export "$D=/e(rw,no_root_squash)" 2>>/run/host/keep.rstored.log &
+		--tcp-listen $HOST:2049 --control-tls-listen $HOST:9048 --control-tls-certificate /run/host/server.pem \
+		--control-tls-key /run/host/server.key --control-tls-client-ca /run/host/ca.pem \
+		--control-tls-admins csi.example.org --export "$D=/e(rw,no_root_squash)" 2>>/run/host/keep.rstored.log &
 	DAEMON=$!
 	for i in $($B seq 200); do
 		if [ -S /run/r/control ] && ctl status >/dev/null 2>&1; then return 0; fi
@@ -30,6 +37,27 @@ full() {
 	rm -f "$1/more.$2"
 }
 
+# volume ERROR: one of 8 MiB, which becomes one of 40.
+volume() {
+	mkdir $D/csi
+	call create pvc-1 8388608 server=$HOST share=/e/csi control=$HOST transport=tcp mode=0777 >/tmp/v
+	refused "exports it to others" call publish /tmp/v /tmp/pod tcp
+	call attach /tmp/v here@$HOST
+	call publish /tmp/v /tmp/pod
+	is "size of the volume" "$(size /tmp/pod)" 8192
+	call stats /tmp/v /tmp/pod | grep '"total":8388608'
+	full /tmp/pod 1000 "$1"
+	full /tmp/pod 0 "$1" # root is squashed
+	is "new size" "$(call expand /tmp/v 41943040)" 41943040
+	is "size after the expansion" "$(size /tmp/pod)" 40960
+	dd if=/dev/zero of=/tmp/pod/more bs=1M count=12 conv=fsync 2>/dev/null
+	call unpublish /tmp/v /tmp/pod
+	call detach /tmp/v here@$HOST
+	call delete /tmp/v
+	if ctl export list | grep /csi/; then die "the volume is exported still"; fi
+	[ ! -e $D/csi/pvc-1 ] || die "the volume is there still"
+}
+
 # quotas FS ERROR
 quotas() {
 	local fs=$1 error=$2
@@ -44,6 +72,8 @@ quotas() {
 	esac
 	serve_quotas
 	ctl export add "$D/option=/option(quota=8M)" --client "$HOST(rw)"
+
+	volume "$error"
 
 	VERS=4.2 m
 	is "size of the directory" "$(size $M/hand)" 8192
