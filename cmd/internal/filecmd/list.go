@@ -43,6 +43,8 @@ type entry struct {
 	Atime  string `json:"atime"`
 	Mtime  string `json:"mtime"`
 	Ctime  string `json:"ctime"`
+	// Quota is that of a directory's project, if stat found one.
+	Quota *userQuota `json:"quota,omitempty"`
 
 	mode  string // as ls(1) has it
 	mtime time.Time
@@ -243,6 +245,13 @@ func (t *tool) stat() *cobra.Command {
 			if n.Attr.Type == blockstore.TypeLnk {
 				e.Target, err = c.ReadLink(r.ctx, n.Handle)
 			}
+			if n.Attr.Type == blockstore.TypeDir {
+				// A server that does not know this kind of quota has none.
+				if q, err := r.askDirectory(c, u.Path); err == nil && !q.None {
+					q.URL = u.String()
+					e.Quota = q
+				}
+			}
 			if err == nil {
 				all = append(all, e)
 			}
@@ -276,6 +285,9 @@ func printEntry(w io.Writer, e *entry) {
 		e.Size, e.Used, e.Mode, e.mode, e.NLink, e.UID, e.GID)
 	fmt.Fprintf(w, "file id\t%d\nfilesystem\t%#x\naccessed\t%s\nmodified\t%s\nchanged\t%s\n",
 		e.FileID, e.FSID, e.Atime, e.Mtime, e.Ctime)
+	if e.Quota != nil {
+		fmt.Fprintf(w, "quota\t%s of %s used\n", amount(e.Quota.Used), limitOf(e.Quota.Hard, amount))
+	}
 }
 
 // usage is one line of df.

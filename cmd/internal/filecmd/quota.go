@@ -129,13 +129,15 @@ func (r *run) ask(c *client.Client, version uint32, args func(*xdr.Encoder)) (*u
 	}, nil
 }
 
-func printQuotas(w io.Writer, all []*userQuota) {
-	limit := func(n uint64, show func(uint64) string) string {
-		if n == 0 {
-			return "none"
-		}
-		return show(n)
+// limitOf shows a limit.
+func limitOf(n uint64, show func(uint64) string) string {
+	if n == 0 {
+		return "none"
 	}
+	return show(n)
+}
+
+func printQuotas(w io.Writer, all []*userQuota) {
 	number := func(n uint64) string { return fmt.Sprint(n) }
 	until := func(t *time.Time) string {
 		if t == nil {
@@ -153,8 +155,8 @@ func printQuotas(w io.Writer, all []*userQuota) {
 			fmt.Fprintf(w, "%s\tno quota\t\t\t\t\t\t\t\t%s\n", who, q.URL)
 			continue
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", who, amount(q.Used), limit(q.Soft, amount),
-			limit(q.Hard, amount), until(q.Until), q.Files, limit(q.FilesSoft, number), limit(q.FilesHard, number),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", who, amount(q.Used), limitOf(q.Soft, amount),
+			limitOf(q.Hard, amount), until(q.Until), q.Files, limitOf(q.FilesSoft, number), limitOf(q.FilesHard, number),
 			until(q.FilesUntil), q.URL)
 	}
 }

@@ -86,6 +86,7 @@ quotas() {
 	grep -q "^directory *[34][.][0-9] MiB *none *8.0 MiB" /tmp/q
 	/run/host/rstorectl quota nfs+tcp://$HOST/e >/tmp/q
 	if grep directory /tmp/q; then die "the export has a quota of a project"; fi
+	/run/host/rstorectl stat nfs+tcp://$HOST/e/hand | grep "^quota  *[34][.][0-9] MiB of 8.0 MiB used"
 	/run/host/rstorectl df nfs+tcp://$HOST/e/hand | tee /tmp/q
 	grep -q "8.0 MiB" /tmp/q
 	# A file is not moved out of its project, but copied.
