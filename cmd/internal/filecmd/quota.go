@@ -75,8 +75,8 @@ func (t *tool) quota() *cobra.Command {
 directory, by the protocol that
 quota(1) uses too (rquota), and on the same port as NFS. Over the soft limit a user may write until
 the time that is shown, and at most up to the hard limit. Only root, where it is not squashed, sees
-the quotas of others. A directory that is in a project with a quota (ext4, XFS) has a second line, for all that is in the
-project. df shows the same as the size of the directory.`
+the quotas of others. A directory that is in a project with a quota (ext4, XFS) has a second line,
+for all that is in the project. df shows the same as the size of the directory.`
 	c.Flags().Int64Var(&uid, "uid", -1, "`NUMBER` of the user on the server (default: the caller)")
 	return c
 }
