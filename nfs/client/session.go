@@ -61,8 +61,9 @@ func newSession(peer string, most int, giveUp time.Duration, dial func(context.C
 	return s
 }
 
-// Call sends r. When the connection is lost it sends r again over another one, until r is answered, ctx ends, or there was no connection for giveUp. If there has never been a
-// connection it returns the error of the first attempt at once.
+// Call sends r. When the connection is lost it sends r again over another one, until r is answered,
+// ctx ends, or there was no connection for giveUp. If there has never been a connection it returns
+// the error of the first attempt at once.
 func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 	if r.XID == 0 {
 		r.XID = s.nextXID()

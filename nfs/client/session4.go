@@ -265,7 +265,9 @@ func (s *session4) try(ctx context.Context, x *live, q *compound4) (again bool, 
 // While the server answers that it is to be sent later it keeps the slot: the server may be
 // executing what came over a connection that was lost meanwhile, and another compound with the same
 // sequence ID would get that reply (RFC 8881 sections 2.10.6.2 and 15.1.1.3).
-func (s *session4) sendSlot(ctx context.Context, x *live, k *slot, q *compound4) (headStatus, st nfs.Status, err error) {
+func (s *session4) sendSlot(ctx context.Context, x *live, k *slot, q *compound4) (
+	headStatus, st nfs.Status, err error,
+) {
 	for wait := jukeboxFirst; ; wait = min(2*wait, jukeboxMax) {
 		headStatus, st, err = s.send(ctx, s.conn, x.minor, q, sequence4{x, k.id, k.seq, k.highest, q.cache})
 		switch {

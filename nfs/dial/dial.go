@@ -219,7 +219,8 @@ func (d *Dialer) Close() error {
 
 // connect connects to a server's NFS port.
 func (d *Dialer) connect(
-	ctx context.Context, at endpoint, domain *rpcrdma.Domain, backward func(msg []byte, reply func(msg []byte)), from dialFunc,
+	ctx context.Context, at endpoint, domain *rpcrdma.Domain, backward func(msg []byte, reply func(msg []byte)),
+	from dialFunc,
 ) (rpc.Client, error) {
 	if at.transport != rpc.TransportRDMA {
 		return d.dialTCP(rpc.WithBackward(ctx, backward), at, at.host, nfs3.Program, nfs3.Version, from)

@@ -35,6 +35,7 @@ type host struct {
 	cfg   nfs4.Config
 	boot  uint32
 	known []string
+	links int // most connections of each mount
 
 	dev   *roce.Device
 	rdma  string
@@ -160,7 +161,7 @@ func (m *mounted) path(name string) string { return m.dir + "/" + name }
 // mount mounts the export; set changes the configuration. The test ends with an unmount.
 func (s *host) mount(transport string, v client.Version, set ...func(*Config)) *mounted {
 	s.t.Helper()
-	d := &dial.Dialer{Version: v, Provider: provider.Soft, GiveUp: time.Hour}
+	d := &dial.Dialer{Version: v, Provider: provider.Soft, GiveUp: time.Hour, Connections: s.links}
 	u, err := client.ParseURL(s.url(transport))
 	if err != nil {
 		s.t.Fatal(err)

@@ -18,7 +18,7 @@ func clearDead(dir string) error {
 	for {
 		m, err := find(dir)
 		if err != nil {
-			return nil
+			return nil //nolint:nilerr // nothing is mounted there
 		}
 		if _, lives := allPublished()[m.minor]; lives || !disconnected(dir) {
 			return nil
