@@ -112,30 +112,36 @@ func TestCallbacks(t *testing.T) {
 		{"no operation", cbCompound(1, cbOf(99)), []uint32{10044, 10044, 10044}, 0},
 		{
 			"sequence twice", cbCompound(1, cbSeq(calledSession, 3, 0), cbSeq(calledSession, 1, 1)),
-			[]uint32{10064, 11, 0, 11, 10064}, 0,
+			[]uint32{10064, 11, 0, 11, 10064},
+			0,
 		},
 		{
 			"no file, and no further", cbCompound(1, cbSeq(calledSession, 4, 0), recallOf("none"), recallOf("file")),
-			[]uint32{10001, 11, 0, 4, 10001}, 1,
+			[]uint32{10001, 11, 0, 4, 10001},
+			1,
 		},
 		{
 			"no such operation behind", cbCompound(1, cbSeq(calledSession, 5, 0), cbOf(16)),
-			[]uint32{10044, 11, 0, 10044, 10044}, 0,
+			[]uint32{10044, 11, 0, 10044, 10044},
+			0,
 		},
 		{"not supported", cbCompound(1, cbSeq(calledSession, 6, 0), cbOf(5)), []uint32{10004, 11, 0, 5, 10004}, 0},
 		{"cut", cbCompound(1, cbSeq(calledSession, 7, 0), cbOf(4)), []uint32{10036, 11, 0, 4, 10036}, 0},
 		{
 			"any", cbCompound(1, cbSeq(calledSession, 8, 0), cbOf(8, uint32(3), nfs4.BitmapOf(kindRead))),
-			[]uint32{0, 11, 0, 8, 0}, 1,
+			[]uint32{0, 11, 0, 8, 0},
+			1,
 		},
 		{
 			"lock", cbCompound(1, cbSeq(calledSession, 9, 0), cbOf(13, "file", uint32(0), uint32(1), "owner")),
-			[]uint32{0, 11, 0, 13, 0}, 1,
+			[]uint32{0, 11, 0, 13, 0},
+			1,
 		},
 		{
 			"too many", cbCompound(1, cbSeq(calledSession, 10, 0), recallOf("file"), recallOf("file"), recallOf("file"),
 				recallOf("file"), recallOf("file"), recallOf("file"), recallOf("file"), recallOf("file")),
-			[]uint32{10070, 11, 10070}, 0,
+			[]uint32{10070, 11, 10070},
+			0,
 		},
 	} {
 		before := o.calls

@@ -247,7 +247,8 @@ func everyOp(total *int) []op4 {
 		getFH(&h), a.get(ofObject),
 		openOp(1|nfs4.WantNoDeleg, 0, claimFH, &o), closeOp(state.Anonymous), bulk,
 		{num: nfs4.OpCopy, res: w.decode},
-		(&locks4{f: new(open4)}).lockOp(lockRange{}, false, false, new(state.Stateid)), unlockOp(state.Anonymous, lockRange{}),
+		(&locks4{f: new(open4)}).lockOp(lockRange{}, false, false, new(state.Stateid)),
+		unlockOp(state.Anonymous, lockRange{}),
 		createOp(blockstore.TypeDir, func(*xdr.Encoder) {}, "n", nil),
 		{num: nfs4.OpReadDir, res: func(d *xdr.Decoder) {
 			page, _ := decodePage(d, nil)
