@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestRelease: make release builds packages twice, and apt and rpm accept what it signs. apt refuses
-// an index that was changed afterwards.
+// TestRelease: make release builds packages twice, and apt, rpm and dnf accept what it signs. apt and
+// dnf refuse what was changed afterwards.
 func TestRelease(t *testing.T) {
 	need(t, "gpg", "apt-get", "apt-ftparchive", "createrepo_c", "rpmsign", "rpmkeys")
 	dir := t.TempDir()
@@ -77,4 +77,59 @@ func TestRelease(t *testing.T) {
 	}
 	meta := one(t, filepath.Join(repo, "rpm/*/repodata/repomd.xml"))
 	command(t, "gpg", "--verify", meta+".asc", meta)
+	t.Run("dnf", func(t *testing.T) { viaDNF(t, repo, who) })
+}
+
+// viaDNF installs the RPM package in a clean system by dnf from the repository, reinstalls it, and
+// removes it. dnf refuses a package and an index that are not the signed ones.
+func viaDNF(t *testing.T, repo, who string) {
+	c := boot(t)
+	const at = "/srv/repository"
+	command(t, "cp", "-r", repo, filepath.Join(c.dir, at))
+	text, err := os.ReadFile(filepath.Join(repo, "rstored.repo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.write("/etc/yum.repos.d/rstored.repo", strings.ReplaceAll(string(text), "file://"+repo, "file://"+at))
+	// The package needs systemd, which dpkg has installed here.
+	c.write("/srv/systemd.spec", "Name: systemd\nVersion: 252\nRelease: 1\nSummary: that of dpkg\nLicense: none\n"+
+		"BuildArch: noarch\n%description\nthat of dpkg\n%files\n")
+	c.run("mkdir -p /var/lib/rpm && rpm --initdb && rpmbuild -bb --define '_rpmdir /srv' /srv/systemd.spec && " +
+		"rpm -i /srv/noarch/systemd-*.rpm")
+	before := c.files()
+	const dnf = "dnf -y --setopt=cachedir=/var/cache/dnf "
+	c.run(dnf + "install rstored && rpm -q rstored && systemctl enable --now rstored && rstorectl status")
+	c.run("rpm -qi rstored | grep -q '^Signature.*RSA'")
+	key := c.run("sha256sum /var/lib/rstored/handle.key")
+	if s := c.run(dnf + "reinstall rstored && rpm -V rstored && rstorectl status >/dev/null && sha256sum " +
+		"/var/lib/rstored/handle.key"); !strings.HasSuffix(s, key) {
+		t.Errorf("another state: %s, was %s", s, key)
+	}
+	c.run(dnf + "remove rstored")
+	if s, _ := c.try("systemctl is-active rstored; command -v rstored"); s != "inactive" {
+		t.Errorf("after the removal: %q", s)
+	}
+	onlyState(t, c, before)
+
+	refused := func(what string) {
+		t.Helper()
+		c.run("dnf clean all")
+		if s, err := c.try(dnf + "install rstored"); err == nil {
+			t.Errorf("dnf takes %s:\n%s", what, s)
+		}
+		if s, err := c.try("rpm -q rstored"); err == nil {
+			t.Errorf("%s is installed: %s", what, s)
+		}
+	}
+	// A package without a signature, in an index that is signed as it should be.
+	dir := filepath.Dir(one(t, filepath.Join(c.dir, at, "rpm/*/repodata")))
+	p := one(t, filepath.Join(dir, "rstored-1.0.0-*.rpm"))
+	command(t, "rpmsign", "--delsign", p)
+	command(t, "createrepo_c", "-q", dir)
+	index := filepath.Join(dir, "repodata/repomd.xml")
+	command(t, "gpg", "--batch", "--yes", "--local-user", who, "--armor", "--detach-sign", "--output", index+".asc", index)
+	refused("a package without a signature")
+	// An index that is not the signed one.
+	command(t, "sh", "-c", "echo >>"+index)
+	refused("an index that was changed")
 }
