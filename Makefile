@@ -61,7 +61,7 @@ test:
 test-ops:
 	test/ops/install
 	RSTORED_OPS=1 $(GO) test -count=1 -timeout 10m ./cmd/internal/exportsfile
-	RSTORED_OPS=1 $(GO) test -C test -count=1 -timeout 20m ./ops
+	RSTORED_OPS=1 $(GO) test -C test -count=1 -timeout 30m ./ops
 	RSTORED_OPS=1 $(GO) test -C test/ops/kubernetes -count=1 -timeout 10m ./...
 
 # The build for RDMA devices, where it can be made: its tests need no device, or are skipped.

@@ -49,6 +49,9 @@ shards: 3
 			":2: exports[0]: ", ":6: exports[1]: clients[1]: the rule names no client", ":7: tcp_listen: ",
 			":8: lease_time: 1s is not within", ":9: log_level: ", ":10: shards: ",
 		}},
+		{"types and values", "exprots: []\nlease_time: 1s\ntcp_listen: [here]\nworkers: many\n", []string{
+			`:1: key "exprots" is unknown`, ":2: lease_time: 1s is not within", ":3: tcp_listen: ", `:4: workers: "many" is not`,
+		}},
 		{"no YAML", "exports: []\nlease_time: [\n", []string{":2: this is not YAML: "}},
 		{"good", "grace_time: 0\nlease_time: 90s\nidmap:\notlp: {sample: 0.5}\nstop_timeout: 0s\n", nil},
 	} {

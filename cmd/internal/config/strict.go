@@ -1,12 +1,15 @@
 package config
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/spf13/viper"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -23,8 +26,40 @@ func checkTypes(text []byte) (lines map[string]int, err error) {
 	c := checker{lines: make(map[string]int)}
 	if len(doc.Content) > 0 {
 		c.node(doc.Content[0], reflect.TypeFor[Config](), "")
+		if len(c.found) > 0 {
+			c.values(doc.Content[0])
+		}
 	}
 	return c.lines, byLine(c.found)
+}
+
+// values adds what is wrong with the values of those keys of a file whose types are right, so that
+// all mistakes are seen at once.
+func (c *checker) values(root *yaml.Node) {
+	rest := yaml.Node{Kind: yaml.MappingNode}
+	for i := 0; root.Kind == yaml.MappingNode && i+1 < len(root.Content); i += 2 {
+		one := checker{lines: make(map[string]int)}
+		one.mapping(&yaml.Node{Content: root.Content[i : i+2]}, reflect.TypeFor[Config](), "")
+		if len(one.found) == 0 {
+			rest.Content = append(rest.Content, root.Content[i:i+2]...)
+		}
+	}
+	text, err := yaml.Marshal(&rest)
+	if err != nil {
+		return
+	}
+	v := viper.New()
+	v.SetConfigType("yaml")
+	cfg := Default()
+	cfg.StateDir, cfg.Control = "/", "/"
+	if v.ReadConfig(bytes.NewReader(text)) != nil || v.UnmarshalExact(cfg) != nil {
+		return
+	}
+	cfg.dropEmpty()
+	var p *Problems
+	if errors.As(located(cfg.Validate(), c.lines), &p) {
+		c.found = append(c.found, p.List...)
+	}
 }
 
 // checker collects what is wrong in a file.
