@@ -13,8 +13,10 @@ func TestDay(t *testing.T) {
 	need(t, "systemd-nspawn", "dpkg-deb")
 	for _, kind := range []struct{ name, pattern, prepare, install, upgrade, remove string }{
 		{"deb", "rstored_%s_*.deb", "true", "dpkg -i", "dpkg -i", "dpkg -P rstored"},
-		{"rpm", "rstored-%s-*.rpm", "mkdir -p /var/lib/rpm && rpm --initdb", "rpm --nodeps -i", "rpm --nodeps -U",
-			"rpm --nodeps -e rstored && rm -rf /etc/rstored /var/lib/rstored /var/log/rstored"},
+		{
+			"rpm", "rstored-%s-*.rpm", "mkdir -p /var/lib/rpm && rpm --initdb", "rpm --nodeps -i", "rpm --nodeps -U",
+			"rpm --nodeps -e rstored && rm -rf /etc/rstored /var/lib/rstored /var/log/rstored",
+		},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			c := boot(t)
