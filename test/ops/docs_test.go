@@ -84,6 +84,7 @@ func documentedLines(t *testing.T) (out []string) {
 		for _, m := range shellBlock.FindAllStringSubmatch(string(b), -1) {
 			body := regexp.MustCompile(`\\\n\s*`).ReplaceAllString(m[1], " ")
 			for line := range strings.Lines(body) {
+				line, _, _ = strings.Cut(line, "  #")
 				line = strings.TrimPrefix(strings.TrimSpace(line), "sudo ")
 				if strings.HasPrefix(line, "rstored ") || strings.HasPrefix(line, "rstorectl ") {
 					out = append(out, line)
