@@ -4,8 +4,8 @@ package blockstore
 // host. Its methods may be called from any goroutine.
 type DirWatcher interface {
 	// WatchDir watches a directory. The store calls changed when somebody changes its entries or its
-	// attributes, or moves it, other than by this process. Its removal may be reported late. changed runs in a goroutine of
-	// its own, after the change, and at most once for each call of WatchDir.
+	// attributes, or moves it, other than by this process. Its removal may be reported late. changed
+	// runs in a goroutine of its own, after the change, and at most once for each call of WatchDir.
 	//
 	// stop ends the watch. It does not wait, may be called after Close, and once. It is nil if nobody
 	// else can change the directory. ErrNotSupp says that the store cannot tell what others change.

@@ -202,7 +202,8 @@ func TestProjectQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := rpc.NewServer(rpc.ServerConfig{
-		Programs: Programs(nfs.Config{Exports: table, Denials: new(nfs.Denials)}, func() time.Time { return wall }), Workers: 1,
+		Programs: Programs(nfs.Config{Exports: table, Denials: new(nfs.Denials)}, func() time.Time { return wall }),
+		Workers:  1,
 	})
 	defer s.Close()
 	for _, c := range []struct {

@@ -236,7 +236,8 @@ func TestKeepalived(t *testing.T) {
 			other.n.listens()
 			fault = time.Now()
 			l.pauses("")
-			if out, err := exec.Command(filepath.Join(k.dir, "rstored-ha"), "failover", other.n.name).CombinedOutput(); err != nil {
+			failover := exec.Command(filepath.Join(k.dir, "rstored-ha"), "failover", other.n.name)
+			if out, err := failover.CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
 			<-k.done

@@ -98,7 +98,8 @@ func kernelServes(ctx context.Context, r *Run, version string) error {
 		return err
 	}
 	for _, url := range []string{rdma, tcp} {
-		if err := r.Command(ctx, "env", manyEnv+"="+url+" "+version, self, "-test.run", "^TestConnectionsOfKernel$"); err != nil {
+		setting := manyEnv + "=" + url + " " + version
+		if err := r.Command(ctx, "env", setting, self, "-test.run", "^TestConnectionsOfKernel$"); err != nil {
 			return fmt.Errorf("several connections to %s: %w", url, err)
 		}
 	}

@@ -261,7 +261,8 @@ func extents(t *testing.T, r *rig) {
 	s.one(putFH(from), writeOp(fromID, 0, x4.UNSTABLE4, "some data here"))
 	same := get[*x4.WriteSame4res_NFS4_OK](t, s.one(putFH(to), &x4.NfsArgop4_OP_WRITE_SAME{OpwriteSame: x4.WriteSame4args{
 		WsaStateid: toID, WsaStable: x4.FILE_SYNC4, WsaAdb: x4.AppDataBlock4{
-			AdbOffset: 1, AdbBlockSize: 6, AdbBlockCount: 2, AdbReloffBlocknum: 2, AdbBlockNum: 1 << 24, AdbPattern: []byte("ab"),
+			AdbOffset: 1, AdbBlockSize: 6, AdbBlockCount: 2, AdbReloffBlocknum: 2, AdbBlockNum: 1 << 24,
+			AdbPattern: []byte("ab"),
 		},
 	}})).Resok4
 	if same.WrCount != 12 || len(same.WrCallbackId) != 0 || same.WrCommitted != x4.FILE_SYNC4 {

@@ -45,6 +45,7 @@ func (f *fake) Failover(to string) (FailedOver, error) {
 	}
 	return FailedOver{From: "a", To: to, Version: "1.3", PauseMillis: 80.5, Dropped: 2}, nil
 }
+
 func (f *fake) Upgrade(path string) (Upgraded, error) {
 	if path == "" {
 		return Upgraded{}, errors.New("the new process cannot take over; 1.2 goes on")

@@ -209,7 +209,8 @@ func (f *fake) Rescan() error              { return nil }
 func (f *fake) Reload() error { return f.reloads }
 func (f *fake) HA() (control.HA, error) {
 	return control.HA{
-		Node: "a", Role: control.RoleServing, Epoch: 4, Standbys: []control.StandbyNode{{Node: "b", Address: "10.0.0.2:20050"}},
+		Node: "a", Role: control.RoleServing, Epoch: 4,
+		Standbys: []control.StandbyNode{{Node: "b", Address: "10.0.0.2:20050"}},
 	}, nil
 }
 func (f *fake) Demote() error { return nil }
@@ -219,6 +220,7 @@ func (f *fake) Failover(to string) (control.FailedOver, error) {
 	}
 	return control.FailedOver{From: "a", To: to, Version: "1.3", PauseMillis: 80.5, Dropped: 2}, nil
 }
+
 func (f *fake) Upgrade(path string) (control.Upgraded, error) {
 	return control.Upgraded{
 		Executable: path, OldVersion: "1.2", NewVersion: "1.3", OldPID: 6, PID: 7, PrepareMillis: 80,

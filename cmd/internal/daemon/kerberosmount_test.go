@@ -109,7 +109,8 @@ func TestKerberosMount(t *testing.T) {
 			}
 			file := "of-alice-" + c.version + c.transport
 			mounted := filepath.Join(at, file)
-			if out, err := as(games, "umask 077; echo secret >"+mounted+"; chmod 644 "+mounted+"; cat "+mounted); out != "secret\n" {
+			write := "umask 077; echo secret >" + mounted + "; chmod 644 " + mounted + "; cat " + mounted
+			if out, err := as(games, write); out != "secret\n" {
 				t.Fatalf("%q, %v", out, err)
 			}
 			if info, err := os.Stat(filepath.Join(dir, file)); err != nil || ownerOf(info) != games {

@@ -4,7 +4,7 @@ package ops
 var deviceHelp = map[string]string{
 	"Turns":                    "Rounds of the loops",
 	"ICRCExact":                "Packets whose ICRC matched in all bits",
-	"ICRCResidual":             "Packets whose ICRC matched except for the IP identification, which a UDP socket does not show",
+	"ICRCResidual":             "Packets whose ICRC matched but for the IP identification, which UDP sockets do not show",
 	"ICRCErrors":               "Packets dropped because their ICRC was wrong",
 	"DropMalformed":            "Packets dropped because they were too short or had impossible padding",
 	"DropVersion":              "Packets dropped because of an unknown transport version",
