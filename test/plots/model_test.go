@@ -18,13 +18,21 @@ func TestModel(t *testing.T) {
 	rates, mtus := []float64{25e9, 100e9, 100e9, 400e9, 400e9}, []int{4096, 4096, 1024, 4096, 1024}
 	number := regexp.MustCompile(`[0-9.]+`)
 	for row, of := range map[string][]func(bits float64, mtu int) float64{
-		"packets/s, million":                        {func(b float64, m int) float64 { return packets(b, m) / 1e6 }},
-		"payload, GB/s":                             {func(b float64, m int) float64 { return payload(b, m) / 1e9 }},
-		"cores of the server for NFS READ of 1 MiB": {func(b float64, m int) float64 { return soft(b, m, readCost) }},
+		"packets/s, million": {
+			func(b float64, m int) float64 { return packets(b, m) / 1e6 },
+		},
+		"payload, GB/s": {
+			func(b float64, m int) float64 { return payload(b, m) / 1e9 },
+		},
+		"cores of the server for NFS READ of 1 MiB": {
+			func(b float64, m int) float64 { return soft(b, m, readCost) },
+		},
 		"cores of the server for NFS WRITE of 1 MiB, merged, and received one by one": {
 			func(b float64, m int) float64 { return soft(b, m, writeCost) }, unmerged,
 		},
-		"the same over TCP: READ of 1 MiB": {func(b float64, m int) float64 { return payload(b, m) * tcpRead }},
+		"the same over TCP: READ of 1 MiB": {
+			func(b float64, m int) float64 { return payload(b, m) * tcpRead },
+		},
 		"the same where a card does the RDMA, at most": {
 			func(b float64, m int) float64 { return payload(b, m) / (1 << 20) * callCost },
 		},
