@@ -11,9 +11,12 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
+// callbacksMax bounds the callbacks that wait or are executed. A server has at most as many in
+// flight as the backchannels of its sessions have slots. TCP has no bound of its own.
+const callbacksMax = 64
+
 // callbacks answers the server's calls on the connections of a session. Each call runs in a
-// goroutine: the transport must not wait. The transport bounds the calls in flight, and the slots
-// of a session those that are executed.
+// goroutine: the transport must not wait. Calls beyond callbacksMax are dropped.
 type callbacks struct {
 	mu       sync.Mutex // guards sessions and their backchannels
 	sessions map[state.SessionID]*called
@@ -22,8 +25,9 @@ type callbacks struct {
 	// order that the server sends them in.
 	execution sync.Mutex
 
-	user  atomic.Pointer[DelegationUser]
-	calls atomic.Uint64 // CB_COMPOUNDs that were executed
+	user    atomic.Pointer[DelegationUser]
+	calls   atomic.Uint64 // CB_COMPOUNDs that were executed
+	waiting atomic.Int32  // callbacks that wait or are executed
 }
 
 // called is a session with a backchannel.
@@ -51,7 +55,12 @@ func (c *callbacks) remove(id state.SessionID) {
 
 // receive is an rpc.BackwardFunc.
 func (c *callbacks) receive(msg []byte, reply func([]byte)) {
+	if c.waiting.Add(1) > callbacksMax {
+		c.waiting.Add(-1)
+		return
+	}
 	go func() {
+		defer c.waiting.Add(-1)
 		c.execution.Lock()
 		defer c.execution.Unlock()
 		x := &execution{c: c}

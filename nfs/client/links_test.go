@@ -127,6 +127,41 @@ func sequenceOf(r *rpc.Request) (slot, seq uint32) {
 	return d.Uint32(), seq
 }
 
+// TestAllConnectionsLost: a call that finds one connection after the other lost does not wait between
+// them, and makes a new one at once.
+func TestAllConnectionsLost(t *testing.T) {
+	srv := &flakyServer{lives: 1, xids: map[uint32]int{}}
+	s := newSession("server", 16, time.Hour, srv.dial)
+	defer s.Close()
+	for i := range 16 {
+		s.links = append(s.links, &link{conn: &flaky{server: srv}, since: uint64(i + 1)})
+	}
+	s.reconnects.Store(16)
+	// With a wait after each of them the call would take 18 s.
+	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+	defer cancel()
+	if err := s.Call(ctx, &rpc.Request{}); err != nil || srv.dials != 1 {
+		t.Errorf("%v, %d connections made", err, srv.dials)
+	}
+}
+
+// TestCallbacksBounded: a server that sends callbacks without end occupies a bounded number of
+// goroutines, and its callbacks are answered again when those have ended.
+func TestCallbacksBounded(t *testing.T) {
+	var c callbacks
+	c.execution.Lock()
+	for range 2 * callbacksMax {
+		c.receive(nil, func([]byte) {})
+	}
+	if n := c.waiting.Load(); n != callbacksMax {
+		t.Errorf("%d callbacks wait", n)
+	}
+	c.execution.Unlock()
+	for c.waiting.Load() > 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // TestBusySlot: the connection of a call is lost while the server executes it, and the server answers
 // to the retry that it is not done yet, as the kernel's server does. Until the call is done no other
 // one has its slot: with the same sequence ID the server would answer it with the reply of the first.

@@ -38,6 +38,8 @@ func (c *Client) register(m *Memory) (*Memory, error) {
 		switch err := m.attach(conn, nil); {
 		case errors.Is(err, rpc.ErrNotForDMABufs):
 			c.nfs.drop(conn) // the client makes the next one for such memory, and sends calls in flight again
+		case errors.As(err, new(*rpc.ConnError)):
+			c.nfs.drop(conn) // lost, and no call has noticed; the next one registers the memory
 		case err != nil:
 			m.Close()
 			return nil, err

@@ -72,6 +72,37 @@ func TestMemoryFollowsTheConnection(t *testing.T) {
 	}
 }
 
+// TestRegisterOnLostConnection: a connection that was lost while it had no calls does not keep memory
+// from being registered, and is not used again.
+func TestRegisterOnLostConnection(t *testing.T) {
+	server := &flakyServer{lives: 10, xids: map[uint32]int{}}
+	var conns []*registering
+	c := New(Config{GiveUp: time.Second, Dial: func(context.Context) (rpc.Client, error) {
+		r := &registering{flaky: flaky{server: server, left: 10}, live: map[*byte]bool{}}
+		conns = append(conns, r)
+		return r, nil
+	}})
+	defer c.Close()
+	call := func() {
+		t.Helper()
+		if err := c.RPC().Call(t.Context(), &rpc.Request{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	call()
+	conns[0].fail = &rpc.ConnError{Peer: "server", Err: errors.New("lost")}
+	buf := make([]byte, 10)
+	m, err := c.Register(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	call()
+	if len(conns) != 2 || !conns[1].live[&buf[0]] {
+		t.Errorf("%d connections, %v", len(conns), conns[len(conns)-1].live)
+	}
+}
+
 // reaching is a connection that reaches memory of other devices, or says that it does not.
 type reaching struct {
 	registering

@@ -69,7 +69,7 @@ func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 		r.XID = s.nextXID()
 	}
 	var lost time.Time
-	wait, after := time.Duration(0), uint64(0)
+	wait, after, losses := time.Duration(0), uint64(0), 0
 	for sent := 0; ; {
 		l, err := s.get(ctx, after)
 		if err == nil {
@@ -96,7 +96,9 @@ func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 			}
 			if lost.IsZero() {
 				lost = time.Now()
-				continue // at once: there may be another, or the server may have been restarted
+			}
+			if losses++; losses <= s.most {
+				continue // at once: another may be there, or all are lost and the server was restarted
 			}
 		}
 		if ctx.Err() != nil {
