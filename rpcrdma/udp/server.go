@@ -62,6 +62,7 @@ type Listener struct {
 	budget budget
 	free   chan *call // calls that are not in progress
 	closed atomic.Bool
+	stop   chan struct{} // closed by Shutdown
 	done   chan struct{} // closed when the reader has ended
 
 	// turn is locked while a datagram is read and dispatched, and between Pause(true) and Pause(false).
@@ -90,7 +91,8 @@ func (cfg Config) Serve(c *net.UDPConn) (*Listener, error) {
 	cfg.MaxCalls = cmp.Or(cfg.MaxCalls, 64)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	l := &Listener{
-		c: c, cfg: cfg, conn: rpc.NextConn(), free: make(chan *call, cfg.MaxCalls), done: make(chan struct{}),
+		c: c, cfg: cfg, conn: rpc.NextConn(), free: make(chan *call, cfg.MaxCalls),
+		stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	for range cfg.MaxCalls {
 		l.free <- nil // made when first used
@@ -153,6 +155,7 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 	if l.closed.Swap(true) {
 		return nil
 	}
+	close(l.stop)
 	l.Pause(false)
 	_ = l.c.SetReadDeadline(longPast)
 	l.mu.Lock()
@@ -161,7 +164,11 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 		close(l.done)
 	}
 	l.mu.Unlock()
-	<-l.done
+	select {
+	case <-l.done:
+	case <-ctx.Done():
+		return l.c.Close()
+	}
 	for range l.cfg.MaxCalls {
 		select {
 		case <-l.free:
@@ -176,7 +183,12 @@ func (l *Listener) serve() {
 	defer close(l.done)
 	var oob [128]byte
 	for {
-		k := <-l.free
+		var k *call
+		select {
+		case k = <-l.free:
+		case <-l.stop:
+			return
+		}
 		if k == nil {
 			k = &call{}
 			k.Reply, k.TransportData = l.reply, k

@@ -289,6 +289,28 @@ func TestPause(t *testing.T) {
 	}
 }
 
+// TestShutdownBusy: Shutdown ends with its context also while all calls are in progress, so that the
+// reader waits for one of them to end.
+func TestShutdownBusy(t *testing.T) {
+	r := serve(t, "udp4", "127.0.0.1:0", Config{MaxCalls: 1})
+	defer close(r.release)
+	c := dialTo(t, r.Addr().String())
+	go func() { _ = c.Call(t.Context(), &rpc.Request{Prog: testProg, Vers: 1, Proc: procHold}) }()
+	<-r.held
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- r.Shutdown(ctx) }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("Shutdown waits for a call longer than its context lasts")
+	}
+}
+
 // TestResend: a client sends its call again until there is an answer, and takes no other one.
 func TestResend(t *testing.T) {
 	s, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp4", "127.0.0.1:0")

@@ -132,11 +132,11 @@ func (s *Set) Fixed() (n int) {
 // after that. It returns the number of connections that this ends.
 func (s *Set) CloseKernel() (dropped int) {
 	var closing port
-	s.mu.Lock()
+	changed := s.change()
 	for _, p := range s.list {
 		closing.ends = append(closing.ends, p.take(endpoint.onKernelDevice)...)
 	}
-	s.mu.Unlock()
+	changed()
 	for _, e := range closing.ends {
 		if l, ok := e.listener.(*rpcrdma.Listener); ok {
 			dropped += len(l.Conns())

@@ -1,7 +1,6 @@
 package ports
 
 import (
-	"net/netip"
 	"slices"
 
 	"github.com/rstored/rstored/cmd/internal/control"
@@ -46,36 +45,52 @@ var (
 	}
 )
 
-// portmapPrograms answer with what is served at the moment of the query.
+// portmapPrograms answer with what is served at the moment of the query. They do not wait for mu,
+// which is locked while a port waits for the calls in progress to end: this query may be one.
 func (s *Set) portmapPrograms() []rpc.Program {
-	return portmap.Programs(func() (out []portmap.Service) {
-		for _, p := range s.List() {
-			transport, programs := rpc.TransportTCP, slices.Concat(filePrograms, lockPrograms)
-			switch p.Transport {
-			case control.TransportTCP:
-			case control.TransportRDMA:
-				transport, programs = rpc.TransportRDMA, filePrograms
-			case control.TransportPortmap:
-				programs = portmapPrograms
-			case control.TransportUDP:
-				transport, programs = rpc.TransportUDP, slices.Concat(portmapPrograms, udpPrograms)
-			default:
-				continue
-			}
-			for _, a := range p.Addresses {
-				at, err := netip.ParseAddrPort(a)
-				if err != nil {
-					continue
-				}
-				for _, v := range programs {
-					if v.Transport, v.Addr = transport, at; v.Program == portmap.Program || s.Serves(v.Program, v.Version) {
-						out = append(out, v)
-					}
+	return portmap.Programs(func() []portmap.Service {
+		if list := s.mapped.Load(); list != nil {
+			return *list
+		}
+		return nil
+	})
+}
+
+// change locks mu for a change of ports. The port mapper knows the ports when done is called.
+func (s *Set) change() (done func()) {
+	s.mu.Lock()
+	return func() {
+		s.publish()
+		s.mu.Unlock()
+	}
+}
+
+// publish tells the port mapper what is served. mu is locked.
+func (s *Set) publish() {
+	var out []portmap.Service
+	for _, p := range s.list {
+		transport, programs := rpc.TransportTCP, slices.Concat(filePrograms, lockPrograms)
+		switch p.Transport {
+		case control.TransportTCP:
+		case control.TransportRDMA:
+			transport, programs = rpc.TransportRDMA, filePrograms
+		case control.TransportPortmap:
+			programs = portmapPrograms
+		case control.TransportUDP:
+			transport, programs = rpc.TransportUDP, slices.Concat(portmapPrograms, udpPrograms)
+		default:
+			continue
+		}
+		for _, e := range p.ends {
+			for _, v := range programs {
+				v.Transport, v.Addr = transport, e.addr
+				if v.Program == portmap.Program || s.Serves(v.Program, v.Version) {
+					out = append(out, v)
 				}
 			}
 		}
-		return out
-	})
+	}
+	s.mapped.Store(&out)
 }
 
 // Serves reports whether the port mapper lists a version of a file program.

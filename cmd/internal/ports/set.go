@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
@@ -22,6 +24,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/cmd/internal/upgrade"
+	"github.com/rstored/rstored/nfs/portmap"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
@@ -57,7 +60,8 @@ type Set struct {
 	Portmap *rpc.Server
 
 	perf    perfServer
-	closing sync.WaitGroup // endpoints whose device was removed are being closed
+	mapped  atomic.Pointer[[]portmap.Service] // what the port mapper lists
+	closing sync.WaitGroup                    // endpoints whose device was removed are being closed
 
 	mu     sync.Mutex // guards what follows, and the ports
 	list   []*port
@@ -84,8 +88,7 @@ func New(cfg Config) *Set {
 // successor each configured port
 // must be.
 func (s *Set) Apply(want []control.Port, ready *Ready, atStart bool) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.change()()
 	return s.apply(want, ready, atStart)
 }
 
@@ -93,12 +96,18 @@ func (s *Set) apply(want []control.Port, ready *Ready, atStart bool) error {
 	var errs, vain []error // of the start, which goes on without those in vain
 	// Ports are closed first: a new port may need the address of an old one.
 	stay := make(map[control.PortSpec]*port)
+	var over []*port
 	for _, p := range s.list {
 		if p.open() && p.current(s.Settings()) &&
 			slices.ContainsFunc(want, func(w control.Port) bool { return w.PortSpec == p.PortSpec }) {
 			stay[p.PortSpec] = p
 			continue
 		}
+		over = append(over, p)
+	}
+	s.list = slices.Collect(maps.Values(stay))
+	s.publish()
+	for _, p := range over {
 		if p.open() {
 			s.Log.Info("no longer listening", zap.String("transport", p.Transport), zap.String("on", p.Listen))
 		}
@@ -149,8 +158,7 @@ func ofNFS(p *port) bool {
 // Switch is Apply for a change that is undone unless every new port can be opened: it returns the
 // errors of the new ports alone.
 func (s *Set) Switch(want []control.Port, ready *Ready) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.change()()
 	before := s.list
 	_ = s.apply(want, ready, false)
 	var errs []error
@@ -245,8 +253,7 @@ func (s *Set) Add(spec control.PortSpec) (control.Port, error) {
 	if err != nil {
 		return control.Port{}, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.change()()
 	i := find(s.list, spec)
 	if i >= 0 && s.list[i].open() {
 		return control.Port{}, fmt.Errorf("port %s %s: %w", spec.Transport, spec.Listen, control.ErrConflict)
@@ -276,8 +283,7 @@ func (s *Set) Remove(spec control.PortSpec) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.change()()
 	i := find(s.list, spec)
 	if i < 0 {
 		return fmt.Errorf("port %s %s: %w", spec.Transport, spec.Listen, control.ErrNotFound)
@@ -287,6 +293,7 @@ func (s *Set) Remove(spec control.PortSpec) error {
 	}
 	p := s.list[i]
 	s.list = slices.Delete(s.list, i, i+1)
+	s.publish()
 	s.Log.Info("no longer listening", zap.String("transport", p.Transport), zap.String("on", p.Listen))
 	return p.remove()
 }
@@ -325,8 +332,7 @@ func (s *Set) Started() {
 // in progress may end as long as the context lasts. ops closes the latter, so that monitoring can
 // see the rest of the stop.
 func (s *Set) Detach() (serving func(context.Context) error, ops func() error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.change()()
 	s.frozen = true
 	var others, ofOps port
 	for _, p := range s.list {

@@ -79,8 +79,7 @@ func (s *Set) wait(p *port, l config.Listen, kind provider.Kind, why error) {
 
 // retry tries to open an endpoint that waits.
 func (s *Set) retry(p *port, w *waiting) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.change()()
 	if !slices.Contains(p.waiting, w) {
 		return
 	}
@@ -136,8 +135,7 @@ func (s *Set) again(p *port, w *waiting) (endpoint, error) {
 // deviceRemoved closes the endpoints of a device that the kernel took away, and makes them wait for
 // it. While the set is frozen it does nothing and returns false.
 func (s *Set) deviceRemoved(v *devices.Device) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.change()()
 	if s.frozen {
 		return false
 	}
