@@ -149,9 +149,13 @@ func dirKey(fd int) (string, error) {
 }
 
 // WatchDir implements blockstore.DirWatcher. It takes a kernel with fanotify and FAN_REPORT_DFID_NAME
-// (Linux 5.9; 5.13 without CAP_SYS_ADMIN) and a filesystem with handles. Changes by another store of
-// this process are not reported.
+// (Linux 5.9; 5.13 without CAP_SYS_ADMIN) and a filesystem with handles that this host alone changes: the
+// kernel reports no change that another host makes. Changes by another store of this process are not
+// reported.
 func (f *FS) WatchDir(h blockstore.Handle, changed func()) (stop func(), err error) {
+	if !f.near {
+		return nil, fmt.Errorf("%w: others than this host may change the filesystem of %s", blockstore.ErrNotSupp, f.dir)
+	}
 	if err := dirs.start(); err != nil {
 		return nil, fmt.Errorf("%w: %v", blockstore.ErrNotSupp, err)
 	}

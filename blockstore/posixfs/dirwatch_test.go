@@ -112,6 +112,33 @@ func TestWatchDirMoved(t *testing.T) {
 	}
 }
 
+// TestWatchDirRemote: a directory that other hosts may change is not watched.
+func TestWatchDirRemote(t *testing.T) {
+	for magic, near := range map[int64]bool{
+		unix.EXT4_SUPER_MAGIC: true, unix.TMPFS_MAGIC: true,
+		unix.CEPH_SUPER_MAGIC: false, unix.NFS_SUPER_MAGIC: false, unix.FUSE_SUPER_MAGIC: false,
+		unix.OCFS2_SUPER_MAGIC: false, gfs2Magic: false, 0x47504653: false, // GPFS
+		unix.OVERLAYFS_SUPER_MAGIC: false, // of anything
+	} {
+		if kind := typeOfFS(&unix.Statfs_t{Type: magic}); kind.near != near || kind.near && kind.remote {
+			t.Errorf("%#x: %+v", magic, kind)
+		}
+	}
+	if !typeOfFS(&unix.Statfs_t{Type: gfs2Magic}).remote {
+		t.Error("GFS2 is not remote")
+	}
+	r := newLeaseRig(t, Options{})
+	root, err := r.f.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.watchDir(root)
+	r.f.near = false
+	if _, err := r.f.WatchDir(root, func() {}); !errors.Is(err, blockstore.ErrNotSupp) {
+		t.Errorf("a remote file system: %v", err)
+	}
+}
+
 // TestWatchDirEvents: what no kernel sends does no harm, and a lost event counts as a change.
 func TestWatchDirEvents(t *testing.T) {
 	const self = 7

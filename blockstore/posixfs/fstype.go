@@ -8,7 +8,8 @@ import (
 // fsType is what the store knows of a type of filesystem. No system call returns it.
 type fsType struct {
 	// near: fstat never waits. The filesystem has the inode of an open descriptor in memory, and
-	// does not ask a server or a FUSE daemon.
+	// does not ask a server or a FUSE daemon. Only this host changes it, so that its kernel reports
+	// every change.
 	near bool
 	// mappable: files are in the page cache, and a mapping needs no call to a server or a FUSE daemon.
 	mappable bool
@@ -40,7 +41,10 @@ var fsTypes = map[uint32]fsType{
 	unix.CIFS_SUPER_MAGIC: {remote: true}, unix.CEPH_SUPER_MAGIC: {remote: true}, unix.V9FS_MAGIC: {remote: true},
 	unix.AFS_SUPER_MAGIC: {remote: true}, unix.AFS_FS_MAGIC: {remote: true}, unix.CODA_SUPER_MAGIC: {remote: true},
 	unix.NCP_SUPER_MAGIC: {remote: true}, unix.FUSE_SUPER_MAGIC: {remote: true}, unix.OCFS2_SUPER_MAGIC: {remote: true},
+	gfs2Magic: {remote: true},
 }
+
+const gfs2Magic = 0x01161970 // GFS2_MAGIC of linux/magic.h
 
 func typeOfFS(s *unix.Statfs_t) fsType { return fsTypes[uint32(s.Type)] }
 
