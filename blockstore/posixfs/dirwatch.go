@@ -48,8 +48,11 @@ type dirWatcher struct {
 	err  error
 	fd   int
 
-	mu sync.Mutex
-	on map[string][]*dirWatch
+	// marks is held over the system calls that set and end marks, which can wait for the disk. The
+	// end of a watch does not take it. It comes before mu.
+	marks sync.Mutex
+	mu    sync.Mutex
+	on    map[string][]*dirWatch
 }
 
 var dirs dirWatcher
@@ -172,16 +175,12 @@ func (f *FS) WatchDir(h blockstore.Handle, changed func()) (stop func(), err err
 		return nil, fmt.Errorf("%w: %v", blockstore.ErrNotSupp, err)
 	}
 	w := &dirWatch{changed: changed}
-	dirs.mu.Lock()
-	defer dirs.mu.Unlock()
-	if len(dirs.on[key]) == 0 {
-		err := unix.FanotifyMark(dirs.fd, unix.FAN_MARK_ADD|unix.FAN_MARK_ONLYDIR, dirChanges, unix.AT_FDCWD,
+	if err := dirs.add(key, w, func() error {
+		return unix.FanotifyMark(dirs.fd, unix.FAN_MARK_ADD|unix.FAN_MARK_ONLYDIR, dirChanges, unix.AT_FDCWD,
 			procPath(o.path))
-		if err != nil {
-			return nil, fmt.Errorf("%w: %v", blockstore.ErrNotSupp, err)
-		}
+	}); err != nil {
+		return nil, fmt.Errorf("%w: %v", blockstore.ErrNotSupp, err)
 	}
-	dirs.on[key] = append(dirs.on[key], w)
 	return sync.OnceFunc(func() {
 		if dirs.remove(key, w) {
 			go f.unwatch(h, key)
@@ -197,14 +196,40 @@ func (f *FS) unwatch(h blockstore.Handle, key string) {
 		return
 	}
 	defer f.release(o)
-	dirs.mu.Lock()
-	defer dirs.mu.Unlock()
-	if len(dirs.on[key]) == 0 {
+	dirs.marks.Lock()
+	defer dirs.marks.Unlock()
+	if !dirs.watched(key) {
 		_ = unix.FanotifyMark(dirs.fd, unix.FAN_MARK_REMOVE, dirChanges, unix.AT_FDCWD, procPath(o.path))
 	}
 }
 
-// remove ends a watch, and reports whether it was the last one of its directory.
+// add enters a watch, and calls mark if it is the first one of its directory. If mark fails nothing
+// is entered.
+func (d *dirWatcher) add(key string, w *dirWatch, mark func() error) error {
+	d.marks.Lock()
+	defer d.marks.Unlock()
+	d.mu.Lock()
+	first := len(d.on[key]) == 0
+	d.on[key] = append(d.on[key], w)
+	d.mu.Unlock()
+	if !first {
+		return nil
+	}
+	err := mark()
+	if err != nil {
+		d.remove(key, w)
+	}
+	return err
+}
+
+func (d *dirWatcher) watched(key string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.on[key]) > 0
+}
+
+// remove ends a watch, and reports whether it was the last one of its directory. It waits for no
+// system call: package state calls it with locks held.
 func (d *dirWatcher) remove(key string, w *dirWatch) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -139,6 +139,44 @@ func TestWatchDirRemote(t *testing.T) {
 	}
 }
 
+// TestWatchDirStuck: while the kernel is long in setting a mark, other watches end and are told. A mark
+// that fails leaves nothing behind.
+func TestWatchDirStuck(t *testing.T) {
+	d := dirWatcher{on: make(map[string][]*dirWatch)}
+	told := make(chan struct{})
+	other := &dirWatch{changed: func() { close(told) }}
+	if err := d.add("other", other, func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	begun, end, added := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		added <- d.add("stuck", &dirWatch{changed: func() {}}, func() error {
+			close(begun)
+			<-end
+			return unix.EIO
+		})
+	}()
+	<-begun
+	ended := make(chan bool, 1)
+	go func() {
+		d.tellAll()
+		ended <- d.remove("other", other)
+	}()
+	select {
+	case last := <-ended:
+		<-told
+		if !last {
+			t.Error("the only watch was not the last one")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the end of a watch waits for the mark of another directory")
+	}
+	close(end)
+	if err := <-added; !errors.Is(err, unix.EIO) || len(d.on) != 0 {
+		t.Errorf("a mark that fails: %v, %v", err, d.on)
+	}
+}
+
 // TestWatchDirEvents: what no kernel sends does no harm, and a lost event counts as a change.
 func TestWatchDirEvents(t *testing.T) {
 	const self = 7
