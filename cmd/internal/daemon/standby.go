@@ -27,16 +27,17 @@ const demotedVariable = "RSTORED_DEMOTED"
 
 // standby is a daemon while it waits for the lease of another node.
 type standby struct {
-	d      *Daemon
-	cfg    *config.Config
-	access control.Access
-	node   string
-	may    atomic.Bool   // take a lease that nobody holds
-	wake   chan struct{} // has room for one
-	began  time.Time
-	seen   atomic.Pointer[lease.Record]
-	fed    time.Time // the watchdog
-	logged string
+	d       *Daemon
+	cfg     *config.Config
+	access  control.Access
+	node    string
+	demoted bool          // the process before this one was
+	may     atomic.Bool   // take a lease that nobody holds
+	wake    chan struct{} // has room for one
+	began   time.Time
+	seen    atomic.Pointer[lease.Record]
+	fed     time.Time // the watchdog
+	logged  string
 
 	mu       sync.Mutex
 	takes    *failover.Listener // nil: nobody can hand over to this node
@@ -56,8 +57,11 @@ func (d *Daemon) standBy(cfg *config.Config, access control.Access) (*standby, e
 			return nil, fmt.Errorf("ha_node is not set, and the host has no name: %w", err)
 		}
 	}
-	s := &standby{d: d, cfg: cfg, access: access, node: node, wake: make(chan struct{}, 1), began: time.Now()}
-	s.may.Store(cfg.HAPromote != config.PromoteManual && os.Getenv(demotedVariable) == "")
+	s := &standby{
+		d: d, cfg: cfg, access: access, node: node, demoted: os.Getenv(demotedVariable) != "",
+		wake: make(chan struct{}, 1), began: time.Now(),
+	}
+	s.may.Store(cfg.HAPromote != config.PromoteManual && !s.demoted)
 	return s, os.Unsetenv(demotedVariable)
 }
 
@@ -67,7 +71,8 @@ func (s *standby) sharing() *state.Sharing {
 		return nil
 	}
 	return &state.Sharing{
-		Node: s.node, Term: s.cfg.HALease, Lost: s.d.leaseLost, Waiting: s.waiting, May: s.may.Load, Wake: s.wake,
+		Node: s.node, Term: s.cfg.HALease, Lost: s.d.leaseLost, Waiting: s.waiting, Demoted: s.demoted,
+		May: s.may.Load, Wake: s.wake,
 	}
 }
 

@@ -19,6 +19,9 @@ type Sharing struct {
 	Lost func(error)
 	// Waiting is called again and again while Open waits for the lease.
 	Waiting func(lease.Record)
+	// Demoted says that this process must not take the lease that the process before it on this node
+	// had: that one was demoted, and may have ended before it released the lease.
+	Demoted bool
 	// May and Wake are those of lease.Config.
 	May  func() bool
 	Wake <-chan struct{}
@@ -41,7 +44,8 @@ func (s *Sharing) provide(dir string) error {
 // directory.
 func (s *Sharing) config(dir string, alone bool) lease.Config {
 	return lease.Config{
-		Dir: dir, Node: s.Node, Term: s.Term, Alone: alone, Lost: s.Lost, Waiting: s.Waiting, May: s.May, Wake: s.Wake,
+		Dir: dir, Node: s.Node, Term: s.Term, Alone: alone && !s.Demoted,
+		Lost: s.Lost, Waiting: s.Waiting, May: s.May, Wake: s.Wake,
 	}
 }
 
