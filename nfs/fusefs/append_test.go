@@ -1,6 +1,7 @@
 package fusefs
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"strings"
@@ -53,4 +54,57 @@ func TestAppend(t *testing.T) {
 			t.Errorf("%d bytes instead of %d, or others", len(b), want.Len())
 		}
 	})
+}
+
+// TestAppendAfterRead: a mount that has read a file appends to it after another mount has appended.
+// What it reads then, and what a shared mapping of it shows, is what the server has.
+func TestAppendAfterRead(t *testing.T) {
+	two(t, func(t *testing.T, s *host, a, b *mounted) {
+		want := noise(1, 1000)
+		must(t, os.WriteFile(a.path("f"), want, 0o644))
+		for i := range 3 {
+			holds(t, a.path("f"), want)
+			for j, m := range []*mounted{b, a} {
+				f, err := os.OpenFile(m.path("f"), os.O_RDWR|os.O_APPEND, 0)
+				must(t, err)
+				line := noise(byte(10*i+j), 500)
+				_, err = f.Write(line)
+				must(t, err)
+				want = append(want, line...)
+				got := make([]byte, len(want))
+				if _, err := f.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+					t.Errorf("round %d: other bytes than those of the server, %v", i, err)
+				}
+				mapped(t, f, 0, len(want), func(mem []byte) {
+					if !bytes.Equal(mem, want) {
+						t.Errorf("round %d: other bytes in the mapping", i)
+					}
+					mem[0] = want[0] // the whole page is written
+				})
+				must(t, f.Close())
+			}
+			holds(t, s.dir+"/f", want)
+		}
+	})
+}
+
+// TestCacheDropped: until the kernel has used an open(2) that drops what it has cached of a file,
+// no other one keeps it.
+func TestCacheDropped(t *testing.T) {
+	n := &node{}
+	n.changes.Add(1)
+	first, second := &file{n: n, drops: n.changes.Load()}, &file{n: n}
+	second.used()
+	if n.kept() {
+		t.Error("kept before the kernel has dropped it")
+	}
+	first.used()
+	if !n.kept() {
+		t.Error("dropped twice")
+	}
+	n.changes.Add(1)
+	first.used()
+	if n.kept() {
+		t.Error("the drop of an older version counts")
+	}
 }

@@ -36,18 +36,19 @@ func (f *FS) getAttr(ctx context.Context, n *node) (a nfs3.Attr, ttl time.Durati
 }
 
 // revalidate compares a file with the server's at open(2). It looks the name up, which costs no
-// more than reading the attributes, and finds out as well if the name has become another file. keep
-// says that what the kernel has cached of the data is valid.
-func (f *FS) revalidate(ctx context.Context, n *node) (keep bool, err error) {
+// more than reading the attributes, and finds out as well if the name has become another file. See
+// node.kept for what has become of the data.
+func (f *FS) revalidate(ctx context.Context, n *node) error {
 	if n.unchanged() {
 		f.stats.local.Add(1)
-		return true, nil
+		return nil
 	}
 	d := f.c.Delegation(n.handle)
 	if err := n.flush(ctx); err != nil {
-		return false, err
+		return err
 	}
 	var a nfs3.Attr
+	var err error
 	own, seq := n.own.Swap(false), f.seq.Add(1)
 	at := f.nodes.whereIs(n)
 	dir := f.nodes.get(at.dir)
@@ -62,7 +63,7 @@ func (f *FS) revalidate(ctx context.Context, n *node) (keep bool, err error) {
 			a, err = f.c.GetAttr(ctx, n.handle)
 		case err == nil && string(got.Handle) != string(n.handle):
 			f.nodes.removed(at)
-			return false, nfs.ErrStale // the kernel looks the name up again
+			return nfs.ErrStale // the kernel looks the name up again
 		case err == nil:
 			a = got.Attr
 		}
@@ -71,7 +72,7 @@ func (f *FS) revalidate(ctx context.Context, n *node) (keep bool, err error) {
 		if own {
 			n.own.Store(true)
 		}
-		return false, err
+		return err
 	}
 	_, _, changed := f.update(n, &a, seq, own)
 	f.refresh(n, d)
@@ -80,7 +81,7 @@ func (f *FS) revalidate(ctx context.Context, n *node) (keep bool, err error) {
 		n.data.Add(1)
 		f.server.InodeNotify(n.id, -1, 0) // of the size; the kernel drops the data itself
 	}
-	return !changed, nil
+	return nil
 }
 
 // GetAttr implements fuse.RawFileSystem.

@@ -21,6 +21,7 @@ type file struct {
 	ctx     context.Context // the identity of who opened it; ends with the mount
 	release func() error    // the open at the server
 	reader  reader
+	drops   uint64 // node.changes before the answer to the open, if the kernel drops its cache at it
 	failed  uint64 // failures of the writer that were reported through this file; node.mu
 }
 
@@ -35,9 +36,21 @@ func access(flags uint32) uint32 {
 	return client.ShareRead
 }
 
-// opened makes an open file.
-func (f *FS) opened(ctx context.Context, n *node, release func() error, out *fuse.OpenOut) {
+// used records that the kernel uses a file: it has processed the answer to the open.
+func (h *file) used() {
+	if h.drops > 0 {
+		h.n.droppedAt(h.drops)
+	}
+}
+
+// opened makes an open file. keep says that what the kernel has cached of the data is valid.
+func (f *FS) opened(ctx context.Context, n *node, release func() error, keep bool, out *fuse.OpenOut) {
 	h := &file{n: n, ctx: ctx, release: release}
+	if keep {
+		out.OpenFlags |= fuse.FOPEN_KEEP_CACHE
+	} else {
+		h.drops = n.changes.Load()
+	}
 	n.mu.Lock()
 	n.opens++
 	if n.w != nil {
@@ -57,10 +70,10 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 	if err != nil {
 		return o.end(err)
 	}
-	keep := true
 	if !f.cfg.NoCTO {
-		keep, err = f.revalidate(o.ctx, n)
+		err = f.revalidate(o.ctx, n)
 	}
+	keep := n.kept()
 	if err == nil && in.Flags&syscall.O_APPEND != 0 && n.openAgain(in.Pid, !keep) {
 		err = nfs.ErrStale
 	}
@@ -71,10 +84,7 @@ func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fu
 		_ = release()
 		return o.end(err)
 	}
-	f.opened(identity, n, release, out)
-	if keep {
-		out.OpenFlags |= fuse.FOPEN_KEEP_CACHE
-	}
+	f.opened(identity, n, release, keep, out)
 	return o.end(nil)
 }
 
@@ -123,7 +133,7 @@ func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out 
 	got, release, err := f.c.CreateOpen(o.ctx, dir.handle, name, how, set, access(in.Flags))
 	if err == nil {
 		n := f.entry(got, place{dir.id, name}, seq, true, &out.EntryOut)
-		f.opened(identity, n, release, &out.OpenOut)
+		f.opened(identity, n, release, false, &out.OpenOut)
 	}
 	return o.end(err)
 }

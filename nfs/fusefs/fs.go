@@ -277,6 +277,9 @@ func (f *FS) file(fh uint64) *file {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	h, _ := f.handles[fh].(*file)
+	if h != nil {
+		h.used()
+	}
 	return h
 }
 

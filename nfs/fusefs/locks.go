@@ -154,9 +154,8 @@ func (f *FS) setLock(ctx context.Context, h *file, in *fuse.LkIn, wait bool) err
 	if err != nil {
 		return err
 	}
-	keep, err := f.revalidate(ctx, h.n)
-	if err == nil && !keep {
-		f.server.InodeNotify(h.n.id, 0, 0)
+	if f.revalidate(ctx, h.n) == nil && !h.n.kept() {
+		f.dropData(h.n)
 		f.tellSize(ctx, h)
 	}
 	return nil // the lock is there, whatever the attributes are

@@ -25,6 +25,9 @@ type node struct {
 	own  atomic.Bool   // this mount has changed the data or the times since the attributes were read
 	data atomic.Uint64 // counts changes of the data; what was read ahead before is stale
 
+	changes atomic.Uint64 // of the data by other clients that this mount has noticed
+	dropped atomic.Uint64 // the last of changes before which the kernel has dropped what it cached
+
 	mu       sync.Mutex
 	attr     nfs3.Attr
 	seq      uint64 // FS.seq when the call for attr began
@@ -221,7 +224,9 @@ func (f *FS) update(n *node, a *nfs3.Attr, seq uint64, own bool) (shown nfs3.Att
 		n.cached = n.attr
 	case n.typ == blockstore.TypeReg && !sameVersion(&n.cached, &n.attr):
 		// A change of the mode or the owner alone changes the ctime too.
-		changed = !n.cached.Mtime.Equal(n.attr.Mtime) || n.cached.Size != n.attr.Size
+		if changed = !n.cached.Mtime.Equal(n.attr.Mtime) || n.cached.Size != n.attr.Size; changed {
+			n.changes.Add(1)
+		}
 		n.cached = n.attr
 	}
 	return shown, ttl, changed
@@ -234,11 +239,32 @@ func (f *FS) refreshed(n *node, a *nfs3.Attr, seq uint64, own bool) (nfs3.Attr, 
 	if changed {
 		f.stats.invalidated.Add(1)
 		n.data.Add(1)
-		id := n.id
-		f.work.Go(func() { f.server.InodeNotify(id, 0, 0) }) // it can wait for requests of the same file
+		f.work.Go(func() { f.dropData(n) }) // it can wait for requests of the same file
 	}
 	return shown, ttl
 }
+
+// dropData makes the kernel drop what it has cached of a file.
+func (f *FS) dropData(n *node) {
+	changes := n.changes.Load()
+	if st := f.server.InodeNotify(n.id, 0, 0); st == fuse.OK || st == fuse.ENOENT { // of no such inode
+		n.droppedAt(changes)
+	}
+}
+
+// droppedAt records that the kernel has dropped what it had cached before a change.
+func (n *node) droppedAt(change uint64) {
+	for {
+		old := n.dropped.Load()
+		if old >= change || n.dropped.CompareAndSwap(old, change) {
+			return
+		}
+	}
+}
+
+// kept reports whether what the kernel has cached of the data is valid. It is not from the time when
+// another client's change is noticed until the kernel has dropped the data.
+func (n *node) kept() bool { return n.dropped.Load() >= n.changes.Load() }
 
 // show puts attributes into the form of FUSE.
 func (f *FS) show(a *nfs3.Attr, out *fuse.Attr) {
