@@ -1,8 +1,11 @@
 package udp
 
 import (
+	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -10,43 +13,78 @@ import (
 // A client only takes a reply from the address that it has called. A socket on all addresses learns
 // that address with each datagram, and sends from it: IP_PKTINFO of ip(7), RFC 3542 section 6.
 
-// wantLocal has the socket tell the local address of each datagram.
-func wantLocal(c *net.UDPConn) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	if e := raw.Control(func(fd uintptr) {
-		// A socket of both families has both options; one of IPv4 refuses the first.
-		_ = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1)
-		err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_PKTINFO, 1)
-	}); e != nil {
-		return e
-	}
-	return err
+// sender sends datagrams by a socket.
+type sender struct {
+	raw syscall.RawConn
+	six bool // the socket takes addresses of IPv6, those of IPv4 mapped
 }
 
-// localOf returns the address that a datagram was sent to. unicast is false if that is not an
-// address of this host alone. A datagram of IPv4 at a socket of both families has both messages, and
+// wantLocal has the socket tell the local address of each datagram.
+func wantLocal(c *net.UDPConn) (s sender, err error) {
+	if s.raw, err = c.SyscallConn(); err != nil {
+		return s, err
+	}
+	e := s.raw.Control(func(fd uintptr) {
+		var domain int
+		domain, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN)
+		s.six = domain == unix.AF_INET6
+		// A socket of both families has both options; one of IPv4 refuses the first.
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1)
+		err = errors.Join(err, unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_PKTINFO, 1))
+	})
+	return s, errors.Join(e, err)
+}
+
+// send sends a datagram from one of the host's addresses. It never waits: a socket's buffer is full
+// while the neighbours that the datagrams are for do not answer, and then the datagram is lost, as it
+// may be later on its way.
+func (s *sender) send(b []byte, from local, to netip.AddrPort) (n int, err error) {
+	var at unix.Sockaddr
+	if s.six {
+		six := &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
+		if to.Addr().Zone() != "" {
+			six.ZoneId = from.link
+		}
+		at = six
+	} else {
+		at = &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+	}
+	if e := s.raw.Write(func(fd uintptr) bool {
+		n, err = unix.SendmsgN(int(fd), b, fromLocal(from.addr), at, unix.MSG_DONTWAIT)
+		return true
+	}); e != nil {
+		return 0, e
+	}
+	return max(n, 0), err
+}
+
+// local is where a datagram arrived.
+type local struct {
+	addr netip.Addr
+	link uint32 // index of the interface, with IPv6
+}
+
+// localOf returns where a datagram arrived. unicast is false if that is not an address of this host
+// alone. A datagram of IPv4 at a socket of both families has both messages, and
 // only that of IPv4 shows a broadcast.
-func localOf(oob []byte) (local netip.Addr, unicast bool) {
+func localOf(oob []byte) (at local, unicast bool) {
 	list, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
-		return local, false
+		return at, false
 	}
 	for _, m := range list {
 		switch {
 		case m.Header.Level == unix.SOL_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
 			// The address of this host, and the one in the header.
 			here, to := netip.AddrFrom4([4]byte(m.Data[4:])), netip.AddrFrom4([4]byte(m.Data[8:]))
-			return here, here == to && !to.IsMulticast()
+			return local{addr: here}, here == to && !to.IsMulticast()
 		case m.Header.Level == unix.SOL_IPV6 && m.Header.Type == unix.IPV6_PKTINFO &&
 			len(m.Data) >= unix.SizeofInet6Pktinfo:
-			local = netip.AddrFrom16([16]byte(m.Data)).Unmap()
-			unicast = !local.IsMulticast()
+			at = local{netip.AddrFrom16([16]byte(m.Data)).Unmap(), binary.NativeEndian.Uint32(m.Data[16:])}
+			unicast = !at.addr.IsMulticast()
 		}
 	}
-	return local, unicast
+	return at, unicast
 }
 
 // fromLocal is the control message that has a datagram sent from an address.

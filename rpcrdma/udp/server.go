@@ -45,7 +45,7 @@ type Counters struct {
 	Denied                            uint64 // from a host that is not admitted, or to a broadcast address
 	Unanswered                        uint64 // of a procedure that is not served in datagrams
 	Withheld                          uint64 // the reply was too long, and SYSTEM_ERR was sent instead
-	WriteErrors                       uint64 // a reply could not be sent
+	WriteErrors                       uint64 // a reply could not be sent, or not at once
 }
 
 type counters struct {
@@ -56,6 +56,7 @@ type counters struct {
 // goroutines that made them.
 type Listener struct {
 	c      *net.UDPConn
+	to     sender
 	cfg    Config
 	conn   int64
 	n      counters
@@ -79,19 +80,20 @@ type call struct {
 	in    [MaxMessage + 1]byte // one more byte tells that a datagram was longer
 	n     int
 	out   []byte
-	local netip.Addr
+	local local
 }
 
 // Serve serves the calls that arrive at a socket, which then belongs to the Listener. It returns at
 // once; Shutdown ends it.
 func (cfg Config) Serve(c *net.UDPConn) (*Listener, error) {
-	if err := wantLocal(c); err != nil {
+	to, err := wantLocal(c)
+	if err != nil {
 		return nil, err
 	}
 	cfg.MaxCalls = cmp.Or(cfg.MaxCalls, 64)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	l := &Listener{
-		c: c, cfg: cfg, conn: rpc.NextConn(), free: make(chan *call, cfg.MaxCalls),
+		c: c, to: to, cfg: cfg, conn: rpc.NextConn(), free: make(chan *call, cfg.MaxCalls),
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	for range cfg.MaxCalls {
@@ -221,7 +223,7 @@ func (l *Listener) serve() {
 func (l *Listener) take(k *call, from netip.AddrPort, oob []byte) {
 	l.n.bytesIn.Add(uint64(k.n))
 	msg := k.in[:k.n]
-	local, unicast := localOf(oob)
+	at, unicast := localOf(oob)
 	const isCall = 0
 	switch {
 	case !unicast, !l.cfg.Admits(from.Addr().Unmap()):
@@ -236,9 +238,9 @@ func (l *Listener) take(k *call, from netip.AddrPort, oob []byte) {
 			break
 		}
 		l.n.calls.Add(1)
-		k.local = local
+		k.local = at
 		k.Peer = rpc.Peer{
-			Addr: netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), Local: netip.AddrPortFrom(local, l.Addr().Port()),
+			Addr: netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), Local: netip.AddrPortFrom(at.addr, l.Addr().Port()),
 			Transport: rpc.TransportUDP, Conn: l.conn,
 		}
 		k.Reset()
@@ -277,7 +279,7 @@ func (l *Listener) send(k *call) {
 			k.out = binary.BigEndian.AppendUint32(k.out, w)
 		}
 	}
-	n, _, err := l.c.WriteMsgUDPAddrPort(k.out, fromLocal(k.local), k.Peer.Addr)
+	n, err := l.to.send(k.out, k.local, k.Peer.Addr)
 	l.n.bytesOut.Add(uint64(n))
 	if err != nil {
 		l.n.writeErrors.Add(1)
