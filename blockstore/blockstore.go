@@ -108,6 +108,7 @@ type SetAttr struct {
 	UID      *uint32
 	GID      *uint32
 	Size     *uint64
+	Grow     bool // Size makes a smaller file larger, and leaves a larger one as it is
 	AtimeHow TimeSet
 	Atime    time.Time
 	MtimeHow TimeSet

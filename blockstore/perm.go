@@ -143,7 +143,11 @@ func (c *Cred) PrepareSetAttr(a *Attr, s *SetAttr, mayWrite func() bool) (SetAtt
 		if !canWrite() {
 			return out, ErrAccess
 		}
+		if out.Grow && a.Size >= *out.Size {
+			out.Size = nil
+		}
 	}
+	out.Grow = false // a is of now: the store changes the size or does not
 	if (out.AtimeHow == TimeClient || out.MtimeHow == TimeClient) && !c.Owns(a) {
 		return out, ErrPerm
 	}

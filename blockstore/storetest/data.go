@@ -78,6 +78,10 @@ func testSparse(e *env) {
 		e.wantNot(e.attr(f).Size != size, "size %d, want %d", e.attr(f).Size, size)
 	}
 	e.wantNot(e.get(nil, f) != string(make([]byte, 200)), "old data after truncation: %q", e.get(nil, f))
+	for _, grow := range []struct{ size, want uint64 }{{100, 200}, {200, 200}, {201, 201}} {
+		e.ok(second(e.SetAttr(nil, f, &blockstore.SetAttr{Size: &grow.size, Grow: true}, nil)))
+		e.wantNot(e.attr(f).Size != grow.want, "size %d, want %d", e.attr(f).Size, grow.want)
+	}
 }
 
 func testStability(e *env) {

@@ -243,7 +243,8 @@ func (c *copying) extent() (hole, data uint64, err error) {
 
 // hole makes the next n bytes a hole in the target. Behind the end of the target they are a hole
 // already, and the data that follows makes the target grow. If no data follows (last), SetAttr of
-// the size does so. The caller copies data only after the hole in front was made.
+// the size does so, unless another client has made it larger meanwhile. The caller copies data only
+// after the hole in front was made.
 func (c *copying) hole(n uint64, last bool) error {
 	fs, begin := c.to.x.FS, c.dstOff+c.done
 	a, err := fs.GetAttr(&c.writes, c.to.h)
@@ -256,7 +257,7 @@ func (c *copying) hole(n uint64, last bool) error {
 		}
 	}
 	if end := begin + n; last && end > a.Size {
-		_, err = fs.SetAttr(&c.writes, c.to.h, &blockstore.SetAttr{Size: &end}, nil)
+		_, err = fs.SetAttr(&c.writes, c.to.h, &blockstore.SetAttr{Size: &end, Grow: true}, nil)
 	}
 	return err
 }

@@ -17,7 +17,7 @@ func TestMountDelegations(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			d := newDaemon(t)
 			t.Cleanup(func() { _, d.successor = d.serving() })
-			a, b := d.mount(transport, "vers=4.2"), d.mount("tcp", "vers=4.2")
+			a, b := d.mount(transport, "vers=4.2,deleg"), d.mount("tcp", "vers=4.2,deleg")
 			p := newShell(t, `: >"$1"
 				while read what x; do
 					case $what in
@@ -86,7 +86,7 @@ func TestMountDelegations(t *testing.T) {
 // its log, and leaves the file as the other mount wrote it. Its programs go on.
 func TestMountSuspended(t *testing.T) {
 	d := newDaemon(t, "--lease-time", "10s")
-	a, b := d.mount("rdma", "vers=4.2"), d.mount("tcp", "vers=4.2")
+	a, b := d.mount("rdma", "vers=4.2,deleg"), d.mount("tcp", "vers=4.2,deleg")
 	if err := os.WriteFile(b+"/f", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ type options struct {
 // newOptions are the defaults: those of nfs(5), and of mount(8) for root.
 func newOptions(d *dial.Dialer, root bool) *options {
 	return &options{
-		fs:   fusefs.Config{Times: fusefs.DefaultCacheTimes, AllowOther: root},
+		fs:   fusefs.Config{Times: fusefs.DefaultCacheTimes, AllowOther: root, NoDelegations: true},
 		dial: d, hard: true, timeo: time.Minute, retrans: 2,
 	}
 }

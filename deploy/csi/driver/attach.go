@@ -72,9 +72,12 @@ func (c *controller) ControllerPublishVolume(
 	if err != nil {
 		return nil, err
 	}
+	if rec.Control == "" { // no export of its own: any node reaches it
+		return done, nil
+	}
 	addresses, err := addressesOf(r.GetNodeId())
-	if err != nil || rec.Control == "" {
-		return done, err
+	if err != nil {
+		return nil, err
 	}
 	release, err := c.volumes.take(v.share.String() + "#" + v.directory)
 	if err != nil {

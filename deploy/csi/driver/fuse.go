@@ -144,6 +144,10 @@ func (h Host) unit(_ context.Context, id string, args []string) error {
 	defer func() { _ = os.Remove(errs) }()
 	// An earlier process of this path may still be ending.
 	name := fmt.Sprintf("%s-%x", id, time.Now().UnixNano())
+	args = slices.Clone(args)
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], "$", "$$") // systemd expands variables
+	}
 	cmd := exec.Command("/usr/bin/systemd-run", append([]string{
 		"--quiet", "--collect", "--unit=" + name, "--service-type=forking", "--description=CSI volume by FUSE",
 		"--property=StandardError=truncate:" + errs, "--property=TimeoutStartSec=" + strconv.Itoa(startTime),
