@@ -71,7 +71,8 @@ func errnoOf(e unix.Errno) error {
 
 // SetProjectQuota bounds what the files of the export may take, in bytes, by a quota of the directory's
 // project; 0 is no bound. A directory without a project gets one, if it is empty: files that are there
-// would not count. It needs CAP_SYS_ADMIN, and a file system with quotas of projects.
+// would not count. So does one that is in its parent's project, whose bound is never changed. It needs
+// CAP_SYS_ADMIN, and a file system with quotas of projects.
 func (f *FS) SetProjectQuota(bytes uint64) error {
 	d, err := os.Open(f.dir)
 	if err != nil {
@@ -129,11 +130,15 @@ func (p *projects) bound(d *os.File, bytes uint64) error {
 	if err != nil {
 		return fmt.Errorf("reading the project of the directory: %w", err)
 	}
-	if x.project == 0 || x.flags&projectInherit == 0 {
+	inherited, err := p.inherited(d, x)
+	if err != nil {
+		return err
+	}
+	if inherited || x.project == 0 || x.flags&projectInherit == 0 {
 		if bytes == 0 {
 			return nil
 		}
-		if err := p.join(d, x); err != nil {
+		if err := p.join(d, x, inherited); err != nil {
 			return err
 		}
 		if x, err = p.get(fd); err != nil {
@@ -145,28 +150,48 @@ func (p *projects) bound(d *os.File, bytes uint64) error {
 	return quotaError(err)
 }
 
-// join puts an empty directory into a project that nothing else is in.
-func (p *projects) join(d *os.File, x fsxattr) error {
+// inherited reports whether a directory is in the project of its parent, which files in other
+// directories count for too.
+func (p *projects) inherited(d *os.File, x fsxattr) (bool, error) {
+	if x.project == 0 {
+		return false, nil
+	}
+	up, err := unix.Openat(int(d.Fd()), "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false, fmt.Errorf("opening the directory above %s: %w", d.Name(), err)
+	}
+	defer func() { _ = unix.Close(up) }()
+	var s, above unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(d.Fd()), &s), unix.Fstat(up, &above)); err != nil {
+		return false, err
+	}
+	// Above the root of a file system are other projects.
+	if s.Dev != above.Dev || s.Ino == above.Ino {
+		return false, nil
+	}
+	y, err := p.get(up)
+	if err != nil {
+		return false, fmt.Errorf("reading the project of the directory above %s: %w", d.Name(), err)
+	}
+	return y.project == x.project && y.flags&projectInherit != 0, nil
+}
+
+// join puts an empty directory into a project that nothing else is in. Of a directory that has a
+// number and has not inherited it, that number is kept.
+func (p *projects) join(d *os.File, x fsxattr, inherited bool) error {
 	if _, err := d.Readdirnames(1); !errors.Is(err, io.EOF) {
-		return errors.Join(err, errors.New("the directory has files and no project, so that they would not count: put them "+
-			"into one by 'chattr -R -p NUMBER +P DIR' on ext4, or by 'xfs_quota -x -c \"project -s -p DIR NUMBER\"' on XFS"))
+		why := "no project, so that they would not count"
+		if inherited {
+			why = fmt.Sprintf("only the project %d of the directory above it, which the quota would bound as a whole", x.project)
+		}
+		return errors.Join(err, fmt.Errorf("the directory %s has files and %s: put them into a project of their own by "+
+			"'chattr -R -p NUMBER +P DIR' on ext4, or by 'xfs_quota -x -c \"project -s -p DIR NUMBER\"' on XFS", d.Name(), why))
 	}
 	fd := int(d.Fd())
-	var s unix.Stat_t
-	if err := unix.Fstat(fd, &s); err != nil {
-		return err
-	}
-	if x.project == 0 {
-		x.project = projectOurs | uint32(s.Ino^s.Ino>>32)
-		for range projectTrials {
-			q, err := p.quota(fd, x.project)
-			if err != nil && !errors.Is(err, unix.ENOENT) {
-				return quotaError(err)
-			}
-			if q.space == 0 && q.inodes == 0 {
-				break
-			}
-			x.project = projectOurs | (x.project + 1)
+	if x.project == 0 || inherited {
+		var err error
+		if x.project, err = p.free(d); err != nil {
+			return err
 		}
 	}
 	x.flags |= projectInherit
@@ -174,6 +199,28 @@ func (p *projects) join(d *os.File, x fsxattr) error {
 		return fmt.Errorf("putting the directory into a project: %w", err)
 	}
 	return nil
+}
+
+// free chooses the number of a project that nothing is in.
+func (p *projects) free(d *os.File) (uint32, error) {
+	var s unix.Stat_t
+	if err := unix.Fstat(int(d.Fd()), &s); err != nil {
+		return 0, err
+	}
+	n := projectOurs | uint32(s.Ino^s.Ino>>32)
+	for range projectTrials {
+		q, err := p.quota(int(d.Fd()), n)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return 0, quotaError(err)
+		}
+		if q.space == 0 && q.inodes == 0 {
+			return n, nil
+		}
+		n = projectOurs | (n + 1)
+	}
+	return 0, fmt.Errorf("no free number of a project was found for %s in %d trials: choose one, by "+
+		"'chattr -p NUMBER +P DIR' on ext4, or by 'xfs_quota -x -c \"project -s -p DIR NUMBER\"' on XFS",
+		d.Name(), projectTrials)
 }
 
 // quotaError says what to do about an error of quotactl(2).

@@ -70,7 +70,18 @@ quotas() {
 		;;
 	xfs) xfs_quota -x -c "project -s -p $D/hand 42" -c "limit -p bhard=8m ihard=100 42" $D ;;
 	esac
+	mkdir $D/hand/below # is in the project 42
 	serve_quotas
+	ctl export add "$D/hand/below=/below(quota=20M)" --client "$HOST(rw)"
+	is "size of a directory below one with a project" "$(size $D/hand/below)" 20480
+	is "size above it" "$(size $D/hand)" 8192
+	ctl export set /below --unset quota
+	ctl export remove /below
+	mkdir $D/hand/full
+	touch $D/hand/full/file
+	refused "has files and only the project 42" ctl export add "$D/hand/full=/full(quota=20M)"
+	is "size above it still" "$(size $D/hand)" 8192
+	rm -r $D/hand/below $D/hand/full
 	ctl export add "$D/option=/option(quota=8M)" --client "$HOST(rw)"
 
 	volume "$error"
