@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
@@ -50,7 +51,7 @@ func (s *Server) notifyGranted(g *grant) {
 func (s *Server) granted(ctx context.Context, g *grant) {
 	st := Failed
 	call := func() error {
-		return s.call(ctx, g.who.Addr, Program, Version, ProcGranted, func(e *xdr.Encoder) {
+		return s.call(ctx, callTries, g.who.Addr, Program, Version, ProcGranted, func(e *xdr.Encoder) {
 			e.Opaque(g.cookie)
 			e.Bool(g.have.Exclusive)
 			EncodeLock(e, &g.lock)
@@ -85,13 +86,46 @@ func (s *Server) granted(ctx context.Context, g *grant) {
 	s.cfg.Locks.Unlock(g.file, g.have.Owner, g.have.Start, g.have.End)
 }
 
-// call calls a client, up to callTries times.
+// answer calls the sender of a _MSG with its answer, on a goroutine: once if the _MSG came by UDP,
+// where its source may be false.
+func (s *Server) answer(peer *rpc.Peer, proc uint32, args func(*xdr.Encoder)) {
+	to, tries := peer.Addr.Addr(), callTries
+	if peer.Transport == rpc.TransportUDP {
+		tries = 1
+	}
+	s.mu.Lock()
+	all := 0
+	for _, n := range s.answers {
+		all += n
+	}
+	full := all >= answersMax || s.answers[to] >= answersHost
+	if !full {
+		s.answers[to]++
+	}
+	s.mu.Unlock()
+	if full {
+		s.log.Debug("a lock message gets no answer: too many are under way", "client", to.String())
+		return
+	}
+	s.background(func(ctx context.Context) {
+		if err := s.call(ctx, tries, to, Program, Version, proc, args, nil); err != nil {
+			s.log.Debug("answering a lock message", "client", to.String(), "error", err.Error())
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.answers[to]--; s.answers[to] == 0 {
+			delete(s.answers, to)
+		}
+	})
+}
+
+// call calls a client, up to so many times.
 func (s *Server) call(
-	parent context.Context, host netip.Addr, prog, vers, proc uint32,
+	parent context.Context, tries int, host netip.Addr, prog, vers, proc uint32,
 	args func(*xdr.Encoder), res func(*xdr.Decoder) error,
 ) error {
 	var err error
-	for i := range callTries {
+	for i := range tries {
 		if i > 0 {
 			select {
 			case <-time.After(time.Duration(i) * time.Second):

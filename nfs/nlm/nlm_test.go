@@ -42,6 +42,7 @@ type rig struct {
 	shares *state.Server
 	cred   *rpc.Cred // of the clients' calls
 	port   uint16    // that they come from; 0 is a reserved one
+	by     rpc.Transport
 
 	mu     sync.Mutex
 	answer []Stat // of GRANTED, in turn; then Granted
@@ -133,7 +134,7 @@ func (r *rig) do(client string, prog, proc uint32, args func(*xdr.Encoder)) xdr.
 	const reserved = 700
 	c := &rpc.Call{Peer: rpc.Peer{
 		Addr:  netip.AddrPortFrom(netip.MustParseAddr(client), cmp.Or(r.port, reserved)),
-		Local: netip.MustParseAddrPort("10.0.0.100:2049"),
+		Local: netip.MustParseAddrPort("10.0.0.100:2049"), Transport: r.by,
 	}, BulkMax: -1}
 	c.Reply = func(c *rpc.Call, _ bool) { done <- c.Res.AppendFlat(nil) }
 	r.rpc.Dispatch(c, xdr.NewDecoder(e.AppendFlat(nil)), true)

@@ -73,6 +73,10 @@ const (
 	// callLimit bounds one call to a client, callTries the attempts.
 	callLimit = 5 * time.Second
 	callTries = 3
+	// answersMax and answersHost bound the calls under way that answer a _MSG: in all, and to one
+	// host. Further answers are not sent: the client sends its _MSG again.
+	answersMax  = 32
+	answersHost = 4
 	// againAfter is the time between two GRANTED of one lock.
 	againAfter = 100 * time.Millisecond
 	// pollDefault is how often the host is asked for locks that clients wait for.
@@ -94,6 +98,7 @@ type Server struct {
 	stop    context.CancelFunc
 	clients map[string]Client   // by key
 	notices map[Client]struct{} // clients that have not answered SM_NOTIFY yet
+	answers map[netip.Addr]int  // calls under way that answer a _MSG, by host
 	grants  map[*grant]struct{} // locks whose GRANTED has no answer yet
 }
 
@@ -118,6 +123,7 @@ func New(cfg Config) *Server {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, pollEvery: pollDefault,
 		clients: make(map[string]Client), notices: make(map[Client]struct{}), grants: make(map[*grant]struct{}),
+		answers: make(map[netip.Addr]int),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if len(cfg.Known) > 0 {
@@ -209,12 +215,7 @@ func (s *Server) Programs() []rpc.Program {
 			if !ok {
 				return rpc.Garbage
 			}
-			to := c.Peer.Addr.Addr()
-			s.background(func(ctx context.Context) {
-				if err := s.call(ctx, to, Program, Version, uint32(q.proc+res), answer, nil); err != nil {
-					s.log.Debug("answering a lock message", "client", to.String(), "error", err.Error())
-				}
-			})
+			s.answer(&c.Peer, uint32(q.proc+res), answer)
 			return rpc.Done
 		})
 		// This server sends no _MSG, so that a _RES answers nothing.

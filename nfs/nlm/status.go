@@ -17,9 +17,9 @@ import (
 // the clients that had locks, and they reclaim them. MON and UNMON are refused: they are for
 // programs of the monitor's own host.
 //
-// NOTIFY has no authentication. A forged one could end the locks of a client that is up, which
-// would not notice. So gone compares the source address, and for exports with the option secure
-// also the port.
+// NOTIFY has no authentication. A forged one ends the locks of a client that is up, which does not
+// notice. So gone compares the source address, and for exports with the option secure also the port.
+// Over TCP and RDMA that keeps other hosts out. By UDP it does not: both can be false there.
 
 func (s *Server) statusProcs() []rpc.Proc {
 	p := make([]rpc.Proc, numStatusProcs)
@@ -49,8 +49,9 @@ func (s *Server) statusProcs() []rpc.Proc {
 }
 
 // gone ends the locks of a client that has restarted. The client is found by address and name; the
-// domain of the name may be missing on either side. A host cannot end the locks of another address.
-// Neither can a user without privileges of the same host, if an export requires ports below 1024.
+// domain of the name may be missing on either side. A host cannot end the locks of another address,
+// unless it may call by UDP and forges the source. Neither can a user without privileges of the same
+// host, if an export requires ports below 1024.
 func (s *Server) gone(peer *rpc.Peer, name string) {
 	addr := peer.Addr.Addr().Unmap()
 	const reserved = 1024
@@ -122,7 +123,7 @@ func (s *Server) notify(ctx context.Context, c Client) {
 		s.mu.Unlock()
 	}
 	for s.grace() {
-		err := s.call(ctx, c.Addr, StatusProgram, StatusVersion, StatusNotify, func(e *xdr.Encoder) {
+		err := s.call(ctx, callTries, c.Addr, StatusProgram, StatusVersion, StatusNotify, func(e *xdr.Encoder) {
 			// mon_name: the client compares it with the server's address, or resolves it.
 			e.String(c.Server.String())
 			e.Uint32(uint32(s.cfg.State))

@@ -13,6 +13,8 @@
 //	the reply is at most 3 times as long            the reply
 //	the reply is longer                             the reply, within 64 KiB/s of all clients; else SYSTEM_ERR
 //
+// They do not keep an attacker from calling in the name of a host that is admitted.
+//
 // Three times is what RFC 9000 section 8.1 allows to a server of QUIC before it knows the client's
 // address.
 package udp
