@@ -226,10 +226,12 @@ func (l *Listener) take(k *call, from netip.AddrPort, oob []byte) {
 	at, unicast := localOf(oob)
 	const isCall = 0
 	switch {
-	case !unicast, !l.cfg.Admits(from.Addr().Unmap()):
+	case !unicast:
 		l.n.denied.Add(1)
 	case len(msg) < headMin, len(msg) > MaxMessage, binary.BigEndian.Uint32(msg[4:]) != isCall:
 		l.n.malformed.Add(1)
+	case !l.cfg.Admits(from.Addr().Unmap()): // last, as it may have a name looked up
+		l.n.denied.Add(1)
 	default:
 		word := func(i int) uint32 { return binary.BigEndian.Uint32(msg[4*i:]) }
 		srv := l.cfg.Route(word(3), word(4), word(5))

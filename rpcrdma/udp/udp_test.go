@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -165,7 +166,8 @@ func callOf(xid, proc uint32, args func(*xdr.Encoder)) []byte {
 
 // TestNoAmplifier: what gets no answer, and how long the others are.
 func TestNoAmplifier(t *testing.T) {
-	r := serve(t, "udp4", "127.0.0.1:0", Config{})
+	var asked atomic.Int32
+	r := serve(t, "udp4", "127.0.0.1:0", Config{Admits: func(netip.Addr) bool { asked.Add(1); return true }})
 	grow := func(n uint32) []byte { return callOf(1, procGrow, func(e *xdr.Encoder) { e.Uint32(n) }) }
 	reply := append([]byte(nil), callOf(1, 0, nil)...)
 	binary.BigEndian.PutUint32(reply[4:], 1)
@@ -180,6 +182,9 @@ func TestNoAmplifier(t *testing.T) {
 	}
 	if n := r.Counters(); n.Malformed != 4 || n.Unanswered != 1 {
 		t.Errorf("counted %+v", n)
+	}
+	if n := asked.Load(); n != 5+1 { // the five NULL, and the one that is not routed
+		t.Errorf("asked %d times whether a host may call", n)
 	}
 	const head, errorLen = 24, 24
 	req := len(grow(0))
