@@ -34,7 +34,7 @@ func (r *rig) succeed(conns ...*callee) {
 	r.start(4711)
 	r.s.Pause(true)
 	if err := errors.Join(
-		r.locks.Restore(locks, nil), r.srv.Restore(drc),
+		r.locks.Restore(locks, nil), r.srv.Restore(drc, false),
 		r.s.Restore(b, func(id uint64) rpc.Caller {
 			if id < uint64(len(conns)) {
 				return conns[id]

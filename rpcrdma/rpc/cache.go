@@ -123,7 +123,13 @@ func (r *replyCache) init(entries, bytes int, mem []byte, now int64) {
 	for _, e := range list {
 		last = max(last, e.at)
 	}
+	// The server before may have had the clock of another host, or of an earlier boot. Then the
+	// records get times of this one: the next start compares them with those of new calls.
+	other := last > now || now-last > answeredAge
 	for _, e := range list {
+		if other {
+			r.journal.date(e.record, now)
+		}
 		known := false
 		for o := r.entries[e.key]; o != nil; o = o.same {
 			known = known || o.addr == e.addr && o.transport == e.transport

@@ -158,7 +158,7 @@ func TestSettler(t *testing.T) {
 			}
 			s = NewServer(ServerConfig{Programs: svc.programs(), Workers: 1})
 			defer s.Close()
-			if err := s.Restore(b); err != nil {
+			if err := s.Restore(b, false); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -110,7 +110,7 @@ func TestNoSharedAnswer(t *testing.T) {
 						t.Fatal(err)
 					}
 					s = start()
-					if err := s.Restore(b); err != nil {
+					if err := s.Restore(b, false); err != nil {
 						t.Fatal(err)
 					}
 				case 2:

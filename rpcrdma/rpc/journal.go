@@ -132,6 +132,15 @@ func (j *journal) deliver(i int32, yes bool) {
 	}
 }
 
+// date writes when the call of a record arrived last. A process that is killed between the two
+// writes loses the record.
+func (j *journal) date(i int32, at int64) {
+	r := j.record(i)
+	be := binary.BigEndian
+	be.PutUint64(r[recAt:], uint64(at))
+	be.PutUint32(r, recordSum(be.Uint64(r[recSeq:]), r[recSeq:replyAt]))
+}
+
 // release frees a record.
 func (j *journal) release(i int32) {
 	clear(j.record(i)[:4])

@@ -15,6 +15,7 @@ import (
 // successor has read at its start, has only the short replies.
 
 type snapshot struct {
+	Now     int64 // BootTime of the snapshot; versions before 0.2 have none
 	Replies []snapReply
 	Procs   []snapProc
 	Faults  []uint64
@@ -82,6 +83,7 @@ func (r *replyCache) snapshot(out *snapshot) error {
 	if r.running > 0 {
 		return errBusy
 	}
+	out.Now = BootTime()
 	for e := r.oldest.next; e != &r.oldest; e = e.next {
 		x := snapReply{
 			XID: e.key.xid, Key: bytes.Clone(e.key.sum[:]), Addr: e.addr, Transport: e.transport, Conn: e.conn,
@@ -120,12 +122,15 @@ func damaged(format string, args ...any) error {
 // Restore makes a server that has served nothing continue from a snapshot. A call of the journal
 // that the snapshot has with its reply is no longer in doubt. After an error the server must not be
 // used.
-func (s *Server) Restore(data []byte) error {
+//
+// moved says that the snapshot is of another host, or of another boot. Its connections have ended,
+// and their numbers mean nothing here.
+func (s *Server) Restore(data []byte, moved bool) error {
 	var in snapshot
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&in); err != nil {
 		return damaged("%v", err)
 	}
-	if err := s.cache.restore(&in); err != nil {
+	if err := s.cache.restore(&in, moved); err != nil {
 		return err
 	}
 	for i := range in.Procs {
@@ -148,7 +153,7 @@ func (s *Server) Restore(data []byte) error {
 	return nil
 }
 
-func (r *replyCache) restore(in *snapshot) error {
+func (r *replyCache) restore(in *snapshot, moved bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.running > 0 {
@@ -159,6 +164,7 @@ func (r *replyCache) restore(in *snapshot) error {
 	r.entries = make(map[drcKey]*drcEntry)
 	r.oldest.next, r.oldest.prev = &r.oldest, &r.oldest
 	r.count, r.bytes = 0, 0
+	shift := in.shift(moved)
 	for i := range in.Replies {
 		x := &in.Replies[i]
 		if x.Key == nil {
@@ -187,7 +193,10 @@ func (r *replyCache) restore(in *snapshot) error {
 		}
 		e.record = r.claim(loaded, e.key, x.Record-1)
 		r.add(e)
-		r.enter(e, x.At)
+		r.enter(e, x.At+shift)
+	}
+	if moved {
+		r.disconnect()
 	}
 	for _, e := range loaded {
 		for ; e != nil; e = e.same {
@@ -195,6 +204,34 @@ func (r *replyCache) restore(in *snapshot) error {
 		}
 	}
 	return nil
+}
+
+// shift is the clock of this process minus that of the old one, at the handover. Replies do not age
+// between the snapshot and now: no server runs then.
+func (in *snapshot) shift(moved bool) int64 {
+	if in.Now == 0 && moved && len(in.Replies) > 0 {
+		return BootTime() - in.Replies[len(in.Replies)-1].At // as if the last call had just arrived
+	}
+	if in.Now == 0 {
+		return 0
+	}
+	return BootTime() - in.Now
+}
+
+// disconnect forgets the connections of the entries: every connection from now on is newer. Of
+// entries that only their connection told apart, the youngest stays.
+func (r *replyCache) disconnect() {
+	for e := r.oldest.next; e != &r.oldest; {
+		this := e
+		e = e.next
+		this.conn = 0
+		for o := r.entries[this.key]; o != nil; o = o.same {
+			if o != this && o.addr == this.addr && o.transport == this.transport {
+				r.evict(this)
+				break
+			}
+		}
+	}
 }
 
 // claim takes record i of the journal if it is about a call of the key, or reports -1.

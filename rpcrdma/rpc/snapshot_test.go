@@ -72,7 +72,7 @@ func TestSnapshot(t *testing.T) {
 					t.Fatal(err)
 				}
 				next := serve()
-				if err := next.Restore(b); err != nil {
+				if err := next.Restore(b, false); err != nil {
 					t.Fatal(err)
 				}
 				if n := len(next.cache.journal.free) + records(&next.cache); n != len(mem)/recordLen {
@@ -145,7 +145,7 @@ func TestSnapshotOfAnother(t *testing.T) {
 	}, true})
 	s := NewServer(ServerConfig{Workers: 1})
 	defer s.Close()
-	if err := s.Restore(b); err != nil || s.cache.count != 1 || s.cache.entries[drcKey{xid: 7}] == nil {
+	if err := s.Restore(b, false); err != nil || s.cache.count != 1 || s.cache.entries[drcKey{xid: 7}] == nil {
 		t.Errorf("%v, %d entries", err, s.cache.count)
 	}
 }
@@ -170,7 +170,7 @@ func TestDamagedSnapshots(t *testing.T) {
 		"refs in no order": {{Key: key, At: now, Reply: make([]byte, 9), Refs: []snapRef{{At: 5}, {At: 4}}}},
 	} {
 		s := NewServer(ServerConfig{Workers: 1})
-		if err := s.Restore(gobOf(t, snapshot{Replies: x})); !errors.Is(err, errSnapshot) {
+		if err := s.Restore(gobOf(t, snapshot{Replies: x}), false); !errors.Is(err, errSnapshot) {
 			t.Errorf("%s: %v", name, err)
 		}
 		s.Close()
@@ -191,7 +191,7 @@ func FuzzSnapshot(f *testing.F) {
 		var runs int
 		s := NewServer(ServerConfig{Programs: countedBulk(&runs), Workers: 1, Journal: make([]byte, 4*recordLen)})
 		defer s.Close()
-		if s.Restore(b) != nil {
+		if s.Restore(b, false) != nil {
 			return
 		}
 		for _, e := range s.cache.entries {

@@ -88,7 +88,7 @@ func (s *Service) Restore() error {
 		part    string
 		restore func(data []byte) error
 	}{
-		{partReplies, s.RPC.Restore},
+		{partReplies, func(data []byte) error { return s.RPC.Restore(data, s.OtherNode) }},
 		{partLocks, func(data []byte) error { return s.LockTable.Restore(data, s.NLM.RestoreWaiter) }},
 		{partNLM, s.NLM.Restore},
 		{partNFS4, func(data []byte) error {

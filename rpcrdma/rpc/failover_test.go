@@ -1,0 +1,141 @@
+package rpc
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/gob"
+	"testing"
+	"time"
+)
+
+// clocks are how far the clock of one host can be from another's: each starts when its host does.
+var clocks = map[string]int64{
+	"the old host is older":   int64(100 * 24 * time.Hour),
+	"the old host is younger": -int64(100 * 24 * time.Hour),
+}
+
+// ofHost makes the times of a journal those of a host whose clock is ahead by d.
+func ofHost(mem []byte, d int64) []byte {
+	mem = bytes.Clone(mem)
+	j := journal{mem: mem}
+	for i := range int32(len(mem) / recordLen) {
+		if r := j.record(i); binary.BigEndian.Uint32(r) != 0 {
+			j.date(i, int64(binary.BigEndian.Uint64(r[recAt:]))+d)
+		}
+	}
+	return mem
+}
+
+// snapshotOfHost does the same with a snapshot. An early version tells no time of it.
+func snapshotOfHost(t *testing.T, b []byte, d int64, early bool) []byte {
+	t.Helper()
+	var x snapshot
+	if err := gob.NewDecoder(bytes.NewReader(b)).Decode(&x); err != nil {
+		t.Fatal(err)
+	}
+	x.Now += d
+	if early {
+		x.Now = 0
+	}
+	for i := range x.Replies {
+		x.Replies[i].At += d
+		x.Replies[i].Conn += d
+	}
+	return gobOf(t, x)
+}
+
+// TestMovedReplies: calls that clients send again to another host, after a planned failover, are not
+// executed again. Neither are they after a live upgrade or a crash on that host.
+func TestMovedReplies(t *testing.T) {
+	for name, d := range clocks {
+		for _, early := range []bool{false, true} {
+			var runs int
+			var doubts []string
+			mem := make([]byte, 16*recordLen)
+			serve := func(mem []byte) *Server {
+				s := NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: mem})
+				t.Cleanup(s.Close)
+				return s
+			}
+			msg := func(i uint32) []byte { return call(i, testProg, 2, procOnce, i) }
+			snap := func(s *Server) []byte {
+				b, err := s.Snapshot()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return b
+			}
+			restore := func(s *Server, b []byte, moved bool) {
+				if err := s.Restore(b, moved); err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+			}
+			s := serve(mem)
+			a := process("192.0.2.1", TransportRDMA)
+			again := func(after string, n uint32, ack bool) {
+				t.Helper()
+				a.reconnect(true)
+				before := runs
+				for i := range n {
+					if a.call(t, s, msg(i), ack); runs != before {
+						t.Errorf("%s, early version %v, after %s: call %d is executed again", name, early, after, i)
+						before = runs
+					}
+				}
+			}
+			a.call(t, s, msg(0), false)
+			a.call(t, s, msg(1), false)
+			// Two calls that only their connection tells apart.
+			a.call(t, s, msg(9), true)
+			a.reconnect(false)
+			if a.call(t, s, msg(9), true); runs != 4 {
+				t.Fatal("the test is too weak")
+			}
+			b := snapshotOfHost(t, snap(s), d, early)
+			mem = ofHost(mem, d)
+			s = serve(mem)
+			restore(s, b, true)
+			again("the failover", 2, false)
+			a.call(t, s, msg(2), false)
+			b = snap(s)
+			s = serve(mem)
+			restore(s, b, false)
+			again("an upgrade", 3, false)
+			s = serve(mem)
+			again("a crash", 3, true)
+			before := runs
+			if process("192.0.2.1", TransportRDMA).call(t, s, msg(0), true); runs == before {
+				t.Errorf("%s: a call of another process is not executed", name)
+			}
+			if len(doubts) > 0 {
+				t.Errorf("%s: doubts %q", name, doubts)
+			}
+		}
+	}
+}
+
+// TestJournalOfAnotherHost: a journal has records of two hosts after a failover. The server that
+// starts after a crash knows the calls of both.
+func TestJournalOfAnotherHost(t *testing.T) {
+	for name, d := range clocks {
+		var runs int
+		var doubts []string
+		mem := make([]byte, 16*recordLen)
+		serve := func(mem []byte) *Server {
+			s := NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: mem})
+			t.Cleanup(s.Close)
+			return s
+		}
+		msg := func(i uint32) []byte { return call(i, testProg, 2, procOnce, i) }
+		send(t, serve(mem), "192.0.2.1:9", msg(0))
+		mem = ofHost(mem, d)
+		send(t, serve(mem), "192.0.2.1:9", msg(1))
+		s := serve(mem)
+		for i := range uint32(2) {
+			if send(t, s, "192.0.2.1:10", msg(i)); runs != 2 {
+				t.Errorf("%s: call %d is executed again", name, i)
+				runs = 2
+			}
+		}
+	}
+}
