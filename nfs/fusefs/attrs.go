@@ -103,7 +103,11 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 	}
 	o := f.begin(identity, opSetAttr, cancel)
 	n := f.nodes.get(in.NodeId)
-	err := n.flush(o.ctx)
+	before := n.flush
+	if _, ok := in.GetSize(); ok {
+		before = n.commit // data that is sent again would make the file longer again
+	}
+	err := before(o.ctx)
 	var s blockstore.SetAttr
 	if v, ok := in.GetMode(); ok {
 		s.Mode = &v

@@ -82,7 +82,9 @@ func (f *FS) Recalled(ctx context.Context, d *client.Delegation) {
 		off = 0
 	}
 	f.server.InodeNotify(n.id, off, 0)
-	if err := n.flush(ctx); err != nil {
+	// Another client may write the same bytes next. What is unstable would be sent again, over them,
+	// if the server restarts.
+	if err := n.commit(ctx); err != nil {
 		f.cfg.Log.Warn("writing a file back whose delegation the server wants", "fileid", n.fileID(), "error", err)
 	}
 }

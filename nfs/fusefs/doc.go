@@ -18,7 +18,7 @@
 //
 //   - FLUSH, at close, waits until the server has the data on stable storage.
 //
-//   - A byte-range lock compares the attributes too, and an unlock sends what was written.
+//   - A byte-range lock compares the attributes too, and before an unlock what was written is made stable.
 //
 //   - Attributes and names are valid between acregmin and acregmax (acdirmin and acdirmax for
 //     directories). The time doubles while an object stays unchanged.

@@ -126,8 +126,8 @@ func (f *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	return o.end(f.setLock(o.ctx, h, in, true))
 }
 
-// setLock locks or unlocks a range. An unlock comes after the data that was written under the lock.
-// A lock shows what others have written under theirs.
+// setLock locks or unlocks a range. Before an unlock, the data that was written under the lock is
+// made stable. A lock shows what others have written under theirs.
 func (f *FS) setLock(ctx context.Context, h *file, in *fuse.LkIn, wait bool) error {
 	off, n := lockRange(&in.Lk)
 	if f.noLocks() && in.Lk.Typ != syscall.F_UNLCK {
@@ -161,10 +161,10 @@ func (f *FS) setLock(ctx context.Context, h *file, in *fuse.LkIn, wait bool) err
 	return nil // the lock is there, whatever the attributes are
 }
 
-// settle sends what was written to a file, and reads its attributes. A difference from them is
-// another client's change from then on.
+// settle makes stable what was written to a file, so that it is not sent again over what others
+// write, and reads the attributes. A difference from them is another client's change after that.
 func (f *FS) settle(ctx context.Context, n *node) error {
-	if err := n.flush(ctx); err != nil {
+	if err := n.commit(ctx); err != nil {
 		return err
 	}
 	if n.own.Load() {
