@@ -93,8 +93,9 @@ func (k *compound) changed(dir *object, w *blockstore.Wcc) (c changeInfo) {
 //	result     change_info4 of the directory | bitmap4 of the attributes that were set
 //
 // On success the new object becomes the current file handle. The store sets the attributes as it
-// makes the object, except the ACL and the label, which are set afterwards. If that fails the object
-// stays, and the bitmap lacks them: an error would make the client believe that there is no object.
+// makes the object, except the ACL and the label, which are set afterwards. If that fails the
+// object stays, and the bitmap lacks them: an error would make the client believe that there is no
+// object.
 //
 // An unknown type counts as one without data, as the XDR union has a void default. Its status is
 // BADTYPE, and only after the fattr4 and the name have passed their checks.
@@ -141,8 +142,9 @@ func create(k *compound) nfs.Status {
 	if st := k.beginDir(&dir, &event); st != nfs.OK {
 		return st
 	}
-	// A call that was repeated after a kill of the server finds its object here. The store would
-	// answer EXIST, and the client would report that for a directory which it made itself.
+	// A call that the client repeats after a kill of the server finds its object here. The store
+	// would answer EXIST, and the client would report an error for a directory which it made
+	// itself.
 	h, _, isMade, err := k.once(k.args).Made(who, dir.h, name, typ, &s.SetAttr)
 	switch {
 	case isMade:
@@ -174,7 +176,7 @@ func create(k *compound) nfs.Status {
 //
 // A delegation of the file or directory is recalled first (section 18.25.4).
 //
-// The name that another export lies at cannot be removed, nor renamed: ACCESS.
+// A name at which another export lies can neither be removed nor renamed: ACCESS.
 func remove(k *compound) nfs.Status {
 	name, st := k.decodeName()
 	if st == nfs.OK {

@@ -24,11 +24,11 @@ import (
 //	                                       <----  LOCK(WRITEW)
 //	                       OK              ---->
 //
-// A client of version 4.0 cannot be called about it and polls. A client that does not come within
-// the time of an offer, 5 seconds, loses its place: the next request is served.
+// A client of version 4.0 cannot be called about the lock: it polls. A client that does not come
+// within the time of an offer, 5 seconds, loses its place. The table then serves the next request.
 //
-// One goroutine sends the callbacks and counts the seconds, while any request waits. Locks become
-// free while locks of package state are held, so that lockOffered only leaves a note for it.
+// One goroutine sends the callbacks and counts the seconds, while any request waits. A lock becomes
+// free while locks of package state are held. So lockOffered only leaves a note for the goroutine.
 
 // lockTick is the time between two calls of lock.Table.Tick.
 const lockTick = time.Second

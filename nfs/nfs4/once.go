@@ -39,9 +39,8 @@ import (
 // The order matters: the record is complete before the store changes anything, and the reply comes
 // after both. A kill before the record leaves nothing done. A kill between the two leaves a note
 // that fits the present names, and the call is executed. The journal is for changes whose second
-// execution would fail or destroy something. Losing a record is no error: the call is executed
-// again, as by any server without a journal. That happens if there are more slots in use than
-// records.
+// execution would fail or destroy something. If more slots are in use than there are records, a
+// record is lost. That is no error: the call is executed again, as by any server without a journal.
 //
 // Another client that knows a session ID can mark records by step 1. Step 2 needs the same owner
 // string, credential, handles and arguments, so only the client itself can use the mark.
@@ -50,10 +49,10 @@ import (
 // file's mode say, and does not truncate it. It returns a new stateid: the client had none before
 // the restart that it could reclaim.
 //
-// In version 4.0 the duplicate request cache has the replies of other operations. That of an OPEN
-// would be of no use, as the client ID is stale; 1 is then the OPEN with the client ID of before, 2
-// that with the next one. An open-owner and the number of its request take the place of slot and
-// sequence.
+// In version 4.0 the duplicate request cache has the replies of other operations. The cached reply
+// of an OPEN would be of no use, because its client ID is stale. Step 1 is then the OPEN with the
+// old client ID, and step 2 is the OPEN with the new one. The open-owner takes the place of the
+// slot, and the number of its request takes the place of the sequence.
 //
 // The memory is a shared mapping of a file. It outlives a kill of the process, not a crash of the
 // host; so sessions are not persistent as CREATE_SESSION4_FLAG_PERSIST means it.
@@ -198,10 +197,11 @@ func (j *journal) take(sum callSumOf, now time.Time) (note []byte) {
 	return note
 }
 
-// begin writes what a call is about to do, in the place of the call that was in its slot before.
-// The client has the answer to that one, or would not use the slot. A slot without a record takes
-// the next one of the ring, which may belong to another slot of this process or of an earlier one.
-// note longer than callNoteMax would be cut off; nfs.Objects writes 16 bytes.
+// begin records what a call is about to do. The record replaces that of the call which used the
+// slot before: the client has the answer to that call, or it would not use the slot again. A slot
+// without a record takes the next record of the ring. That record may belong to another slot of
+// this process or of an earlier one. begin would cut off a note longer than callNoteMax;
+// nfs.Objects writes 16 bytes.
 func (j *journal) begin(k slotKey, seq uint32, sum callSumOf, note []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -225,8 +225,8 @@ func (j *journal) begin(k slotKey, seq uint32, sum callSumOf, note []byte) {
 	be.PutUint32(r, crc32.ChecksumIEEE(r[callNumber:callEnd]))
 }
 
-// attempt is the operation of a compound that the journal is for: the first that changes names or
-// attributes.
+// attempt is the operation of a compound that the journal records: the first one that changes names
+// or attributes.
 type attempt struct {
 	k    *compound
 	slot slotKey
@@ -285,10 +285,11 @@ func (done) Journaled() bool { return false }
 func (done) Intend([]byte)   {}
 func (done) Doubt() []byte   { return nil }
 
-// once finds out whether an operation, whose arguments begin at from, has changed names in the
-// current directory's store before the server was killed. The first changing operation of a
-// compound uses the journal. In a session that is the one of the slot. Compounds of version 4.0
-// that name no client use the journal of the duplicate request cache, by the RPC call.
+// once finds out whether an operation has changed names in the current directory's store before the
+// server was killed. The arguments of the operation begin at from. Only the first changing
+// operation of a compound uses the journal. In a session the record is that of the slot. A compound
+// of version 4.0 that names no client uses the journal of the duplicate request cache, by its RPC
+// call.
 func (k *compound) once(from xdr.Decoder) nfs.Once {
 	o := nfs.Once{Call: done{}, FS: k.cur.x.FS}
 	switch {
@@ -303,8 +304,9 @@ func (k *compound) once(from xdr.Decoder) nfs.Once {
 	return o
 }
 
-// onceSet is once for a SETATTR. Its arguments count from behind the stateid: a client that has
-// reclaimed its open sends another one. In version 4.0 the duplicate request cache has the reply.
+// onceSet is once for a SETATTR. The hash leaves out the stateid, because a client that has
+// reclaimed its open sends another stateid. In version 4.0 the duplicate request cache has the
+// reply.
 func (k *compound) onceSet(from xdr.Decoder) nfs.Once {
 	o := nfs.Once{Call: done{}}
 	if k.executing {
@@ -314,8 +316,8 @@ func (k *compound) onceSet(from xdr.Decoder) nfs.Once {
 	return o
 }
 
-// onceOpen is once for an OPEN that may make a file. Its arguments count from the owner, together
-// with what is shared: after a restart the client has another client ID.
+// onceOpen is once for an OPEN that may make a file. The hash covers share_access, share_deny and
+// the arguments from the owner on. It leaves out the client ID, which differs after a restart.
 func (k *compound) onceOpen(a *openArgs) nfs.Once {
 	first := !k.noted
 	o := k.once(a.fromOwner)
@@ -327,9 +329,10 @@ func (k *compound) onceOpen(a *openArgs) nfs.Once {
 	return o
 }
 
-// ownerSlot is what an open-owner of version 4.0 has for a slot: its requests are numbered, and one
-// is under way at a time. The session is made of the client ID and a hash of the owner. The slot
-// number 2^32-1 distinguishes it from sessions, which have at most slotsMax slots.
+// ownerSlot returns the key that stands for a slot with an open-owner of version 4.0: the owner
+// numbers its requests, and has one under way at a time. The client ID and a hash of the owner take
+// the place of the session ID. The slot number 2^32-1 distinguishes owners from sessions, which
+// have at most slotsMax slots.
 func ownerSlot(a *openArgs) (k slotKey) {
 	binary.BigEndian.PutUint64(k.session[:], a.client)
 	f := fnv.New64a()

@@ -5,7 +5,7 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// Delegations for those who are no clients of version 4; see nfs.Delegations.
+// Delegations as clients of other protocols see them; see nfs.Delegations.
 
 var _ nfs.Delegations = (*Server)(nil)
 

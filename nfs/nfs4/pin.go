@@ -39,8 +39,8 @@ func (k *compound) pin() (pinned bool, st nfs.Status) {
 	return false, nfs.OK
 }
 
-// unpin ends a pin, unless the export has ended, and its store with all of its pins. Package state
-// calls it with its locks held (state.Config.Unpin), so it must neither wait nor call package
+// unpin ends a pin. If the export has ended, its store has ended all pins already. Package state
+// calls unpin with its locks held (state.Config.Unpin), so it must neither wait nor call package
 // state.
 func (s *Server) unpin(f lock.File) {
 	x := s.cfg.Exports.ByID(f.Export)

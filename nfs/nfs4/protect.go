@@ -5,30 +5,33 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// State protection (state_protect_how4). package state has its rules.
+// State protection (state_protect_how4). Package state has its rules.
 const (
 	protectNone     = 0
 	protectMachCred = 1
 	protectSSV      = 2
 )
 
-// mustEnforce are the operations that only the machine may send, mayAllow those that it may send with
-// any flavor if the client asks for that. Bit n is operation n. They are the same as those of
-// knfsd: the Linux client does without state protection if a server enforces more (nfs4_sp4_select_mode).
+// mustEnforce has the operations that only the machine may send. mayAllow has those that the
+// machine may send with any flavor, if the client asks for that. Bit n is operation n. Both are
+// those of knfsd: the Linux client gives up state protection if a server enforces more
+// (nfs4_sp4_select_mode).
 const (
 	mustEnforce = 1<<OpBindConnToSession | 1<<OpExchangeID | 1<<OpCreateSession | 1<<OpDestroySession |
 		1<<OpDestroyClientID
 	mayAllow = 1<<OpClose | 1<<OpOpenDowngrade | 1<<OpLockU | 1<<OpDelegReturn | 1<<OpTestStateID | 1<<OpFreeStateID
 )
 
-// decodeProtection reads a state_protect_ops4, and returns what of it is granted. What the client
-// wants enforced beside mustEnforce is not: the result says so (RFC 8881 section 18.35.3).
+// decodeProtection reads a state_protect_ops4, and returns the part that the server grants. The
+// server enforces mustEnforce and nothing else that the client wants enforced; the result says so
+// (RFC 8881 section 18.35.3).
 func decodeProtection(d *xdr.Decoder) *state.Protection {
 	decodeOps(d)
 	return &state.Protection{Allow: decodeOps(d) & mayAllow}
 }
 
-// decodeOps reads a bitmap4 of operations. Those from 64 on are none that can be granted.
+// decodeOps reads a bitmap4 of operations. It drops numbers from 64 on: none of them can be
+// granted.
 func decodeOps(d *xdr.Decoder) uint64 {
 	b, _ := DecodeBitmap(d)
 	return uint64(b[1])<<32 | uint64(b[0])
@@ -46,14 +49,15 @@ func encodeProtection(e *xdr.Encoder, p *state.Protection) {
 	}
 }
 
-// cleansUp reports whether a call enters an export though its flavor is not accepted there, because
-// it is of the machine of a client with state protection and releases state: the credential of the
-// user may have expired. The Linux client always closes files so, with krb5i.
+// cleansUp reports whether a call enters an export that does not accept the flavor of the call.
+// This is allowed if the caller is the machine of a client with state protection, and the call
+// releases state: the credential of the user may have expired. The Linux client always closes files
+// so, with krb5i.
 //
 //	SEQUENCE PUTFH [GETATTR] CLOSE, DELEGRETURN, LOCKU or OPEN_DOWNGRADE
 //
-// PUTFH calls it before anything else is decoded. Nothing but such operations and GETATTR is
-// executed in the rest of the compound; see admit.
+// PUTFH calls cleansUp before anything else is decoded. The rest of the compound can contain only
+// such operations and GETATTR; see admit.
 func (k *compound) cleansUp() bool {
 	if k.client == nil || k.op != OpPutFH {
 		return false

@@ -19,10 +19,10 @@ const (
 	partHole = 4 + 8 + 8
 )
 
-// readPlus is READ_PLUS (RFC 7862 section 15.10): a list of parts, each of which is data, or a hole
-// of some length. No part goes beyond the requested range. Holes and data can change while the list
-// is made; each part was true when it was read. A file with many small holes costs a part for each:
-// what parts take is at the expense of data, and the reply ends when there is no more room. Holes
+// readPlus is READ_PLUS (RFC 7862 section 15.10): a list of parts. Each part is data, or a hole of
+// some length. No part goes beyond the requested range. Holes and data can change while the list is
+// made; each part was true when it was read. A file with many small holes has a part for each. The
+// headers of parts reduce the room for data, and the reply ends when there is no more room. Holes
 // count like data.
 //
 // The data is not eligible for direct placement (RFC 8267 has no such item of it), so the data is

@@ -7,10 +7,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// digestMax is how much of a request its digest covers, in bytes: all of it, unless it is a WRITE
-// of more data. Of data that the transport has moved out of the stream the digest covers the
-// length: over RDMA that is the data of a Read chunk. digestChunk bounds one CRC, and has no
-// influence on which requests differ.
+// digestMax is how many bytes of a request its digest covers: all of them, except of a WRITE with
+// more data. If the transport has moved data out of the stream (over RDMA the data of a Read
+// chunk), the digest covers only the length of that data. digestChunk bounds one CRC; it does not
+// change which requests differ.
 const (
 	digestMax   = 64 << 10
 	digestChunk = 1 << 10

@@ -19,9 +19,10 @@ import (
 type Config struct {
 	nfs.Config
 	// Identity identifies this server, over restarts and at all addresses (server_owner4,
-	// server_scope): clients take two servers with the same one for one server. Any bytes; clients
-	// see a hash. Two machines must not have the same one: a client could then use the sessions and
-	// client IDs of the first machine at the second (trunking, RFC 8881 section 2.10.5).
+	// server_scope). It may be any bytes; clients see a hash. Clients take two servers with the
+	// same Identity for one server. Two machines must not have the same one: a client could then
+	// use the sessions and client IDs of the first machine at the second (trunking, RFC 8881
+	// section 2.10.5).
 	Identity []byte
 	// Boot is different for each start of the server: it is a part of client IDs, session IDs and
 	// stateids, and tells a client that the server has restarted. Locks is the table of byte-range
@@ -62,7 +63,8 @@ type Config struct {
 	Names nfs.Names
 	// CallBack makes the Caller of a client of version 4.0. The server calls the client on a
 	// connection of its own, at an address that the client's own calls come from. CallBack must not
-	// wait. nil: no client of version 4.0 is called, and none gets a delegation. cb must not be changed.
+	// wait, and must not change cb. nil: the server calls no client of version 4.0, and none gets a
+	// delegation.
 	CallBack func(cb *state.Callback) rpc.Caller
 	// Now is the clock of leases, recalls and limits; nil means clock.Now, which does not jump with
 	// the host's clock. Wall is the clock of times in attributes, hence the host's. nil means Now
@@ -82,9 +84,10 @@ type Server struct {
 	tree     treeCache
 	pool     sync.Pool // of *compound
 
-	// Background work locks background for reading, each callback then locks calling for reading. Pause
-	// locks both for writing and sets paused; either is enough to read it. Who holds one of them
-	// does not wait for a client: Pause, and with it the upgrade of the server, would wait as long.
+	// Background work locks background for reading; each callback then locks calling for reading.
+	// Pause locks both for writing and sets paused. To read paused, one of the two locks is enough.
+	// A goroutine that holds one of them must not wait for a client: Pause, and so the upgrade of
+	// the server, would wait for the client too.
 	calling, background sync.RWMutex
 	paused              bool
 
@@ -104,8 +107,8 @@ type Server struct {
 	unpinned                 atomic.Uint64 // opens that end with the last name of their file: no descriptor was free
 	hostOpens                atomic.Uint64 // delegations that other users of the host had recalled
 	deniedCalls              atomic.Uint64 // calls for sessions or clients of others
-	fullNoted                atomic.Int64  // when it was last logged that there was no room
-	refusedNoted             atomic.Uint64 // refusals by then
+	fullNoted                atomic.Int64  // when a refusal for want of room was last logged
+	refusedNoted             atomic.Uint64 // refusals up to then
 	deniedNoted              atomic.Int64  // when a denied call was last written to the audit log
 	toWorkers                atomic.Uint64 // compounds begun on a transport's loop that went to a worker
 
@@ -167,8 +170,8 @@ func (s *Server) servesMinor(m uint32) bool {
 	return m <= minorMax && (s.cfg.Minors == nil || slices.Contains(s.cfg.Minors, m))
 }
 
-// State is the table of clients and their state. Its locks are taken after background and calling, and
-// before journal.mu and offloads.mu.
+// State is the table of clients and their state. Its locks are taken after background and calling,
+// and before journal.mu and offloads.mu.
 func (s *Server) State() *state.Server { return s.state }
 
 // Programs returns the table of NFS version 4: procedure NULL and COMPOUND (RFC 8881 section 16).
@@ -186,8 +189,8 @@ func (s *Server) Programs() []rpc.Program {
 // reply caches, owners, opens, locks, delegations.
 func (s *Server) Memory() state.MemoryInfo { return s.state.Memory() }
 
-// Ops are the numbers of operations by name, without zeros. An operation that admit refused counts
-// too; one that is not in the compound's minor version is in Faults.
+// Ops returns the counts of operations by name, without zeros. It also counts operations that admit
+// refused. An operation that the compound's minor version does not have counts in Faults.
 func (s *Server) Ops() map[string]uint64 {
 	out := make(map[string]uint64)
 	for i := range s.ops {
@@ -198,8 +201,8 @@ func (s *Server) Ops() map[string]uint64 {
 	return out
 }
 
-// Names of normal events among the Faults: they also rise while all clients and the server
-// behave well. Alerts should be on the other names.
+// Names of normal events among the Faults: they also rise while all clients and the server behave
+// well. Alerts should be on the other names.
 const (
 	CountReplays       = "nfs4_replays"
 	CountRetriesWaited = "nfs4_retries_waited"
@@ -217,16 +220,14 @@ const (
 	CountRecallAny = "nfs4_recalls_of_any"
 	CountNotified  = "nfs4_locks_notified"
 	CountOffloads  = "nfs4_offloads"
-	// CB_NOTIFYs, each with one change of a directory or more.
+	// CountDirNotified counts CB_NOTIFYs. Each has one change of a directory or more.
 	CountDirNotified = "nfs4_directories_notified"
 	CountCancelled   = "nfs4_offloads_cancelled"
 )
 
-// Faults are the counts of what is out of the ordinary, by name, without those that are zero:
-// operations that no version has, callbacks without an answer, revoked delegations, refusals. Those
-// with a Count constant are no faults: replayed retries, retries that waited for the first request,
-// compounds that went from a loop to a worker, callbacks, delegations and recalls, asynchronous
-// copies. Statuses are counted in nfs.Counters.
+// Faults returns the counts of events, by name, without zeros. Events with a Count constant are
+// normal. The others are out of the ordinary, such as operations that no version has, callbacks
+// without an answer, revoked delegations and refusals. nfs.Counters counts statuses.
 func (s *Server) Faults() map[string]uint64 {
 	out := make(map[string]uint64)
 	n := s.state.Delegations()

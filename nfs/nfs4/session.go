@@ -48,7 +48,8 @@ func (k *compound) by() *state.By {
 	return &state.By{Principal: k.principal(), Integrity: k.integrity(), From: state.FromPeer(&k.c.Peer)}
 }
 
-// noExport reports whether no export admits the client, as far as is known yet.
+// noExport reports whether no export admits the client. An export that does not know yet counts as
+// one that does not admit it.
 func (k *compound) noExport() bool {
 	return !slices.ContainsFunc(k.s.cfg.Exports.Exports(), func(x *nfs.Export) bool {
 		_, st := x.Admits(&k.c.Peer)
@@ -123,8 +124,8 @@ func exchangeID(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// What a session is granted at most. A message is a READ's or WRITE's data and what
-// else a compound says.
+// The most that the server grants a session. A message has room for the data of a READ or WRITE and
+// for the rest of its compound.
 const (
 	messageMax  = nfs.MaxIO + 32<<10
 	cachedMax   = 8 << 10
@@ -137,18 +138,19 @@ const (
 	secParmsMax = 16
 )
 
-// What a channel takes at least, in bytes: a SEQUENCE alone with its RPC headers and without a
-// credential, or its result. A channel of less is of no use, one of a little more is for the client
-// to know. Of the other direction a recall with its SEQUENCE, a credential and the longest handle,
-// and its result (section 18.36.3).
+// The least that a channel must have, in bytes (section 18.36.3). On the fore channel that is a
+// SEQUENCE alone with its RPC headers and without a credential, or its result. A smaller channel is
+// of no use. Whether a slightly larger one is enough is for the client to know. On the backchannel
+// it is a recall with its SEQUENCE, a credential and the longest handle, or its result.
 const (
 	requestMin      = 128
 	responseMin     = 96
 	backResponseMin = 128
 )
 
-// backTooSmall reports whether nothing could be called for by the backchannel that a client
-// describes. One of zeros says that there is none to be, where it is not asked for at once.
+// backTooSmall reports whether the backchannel that a client describes is too small for any
+// callback. A description of zeros means that there is to be none; that is allowed unless the
+// client asks for a backchannel at once (wanted).
 func backTooSmall(c *state.Channel, wanted bool) bool {
 	if *c == (state.Channel{}) && !wanted {
 		return false
@@ -178,7 +180,7 @@ func EncodeChannel(e *xdr.Encoder, c *state.Channel) {
 	}
 }
 
-// grant lowers what a client asked for in a channel to what it can have.
+// grant lowers each limit that a client asked for to the most that the server grants.
 func grant(c, most *state.Channel) {
 	c.MaxRequest = min(c.MaxRequest, most.MaxRequest)
 	c.MaxResponse = min(c.MaxResponse, most.MaxResponse)
@@ -194,11 +196,13 @@ const (
 )
 
 // createSession is CREATE_SESSION (section 18.36). The client asks for limits of both channels, and
-// gets at most what grant allows, but a channel that could carry nothing is TOOSMALL. It has a
-// sequence of its own (csa_sequence), with the last reply cached in the client record: a retry
-// makes no second session. Of the flags that for callbacks is granted, where the transport can make
-// calls: the reply cache does not outlive the server, and a connection that is RDMA was so from the
-// beginning.
+// gets at most what grant allows. A channel too small for any call is TOOSMALL. The operation has a
+// sequence of its own (csa_sequence), and the client record caches the last reply: a retry makes no
+// second session.
+//
+// The server grants only one flag, CONN_BACK_CHAN, if the transport can make calls. It does not
+// grant PERSIST, because the reply cache does not outlive the server, nor CONN_RDMA, because an
+// RDMA connection is one from its beginning.
 func createSession(k *compound) nfs.Status {
 	d := &k.c.Args
 	a := state.CreateSession{
@@ -252,8 +256,8 @@ func createSession(k *compound) nfs.Status {
 }
 
 // destroySession is DESTROY_SESSION (section 18.37). Only the last operation of a compound can
-// destroy the session in use, as nothing could be cached in its slot behind it. The caller must be
-// the session's client: its ID is no secret on the wire.
+// destroy the session in use: the slot could not cache the results of operations that follow. The
+// caller must be the session's client, because a session ID is no secret on the wire.
 func destroySession(k *compound) nfs.Status {
 	id := DecodeSessionID(&k.c.Args)
 	switch {
@@ -275,11 +279,11 @@ func destroyClientID(k *compound) nfs.Status {
 	return k.s.state.DestroyClient(id, k.by())
 }
 
-// setSSV is SET_SSV (section 18.47): no client has the protection that it is for.
+// setSSV is SET_SSV (section 18.47). The server grants no client the protection by SSV.
 func setSSV(*compound) nfs.Status { return nfs.ErrInval }
 
-// reclaimComplete is RECLAIM_COMPLETE (section 18.51). After it the client gets no more reclaims,
-// and the grace period may end early when all clients have said so.
+// reclaimComplete is RECLAIM_COMPLETE (section 18.51). The client gets no reclaims after it. When
+// all clients have sent it, the grace period may end early.
 func reclaimComplete(k *compound) nfs.Status {
 	one := k.c.Args.Bool()
 	switch {
@@ -302,7 +306,7 @@ func reclaimComplete(k *compound) nfs.Status {
 //	the number, other bytes   SEQ_FALSE_RETRY: the digest differs
 //	any other                 SEQ_MISORDERED
 //
-// A client can hold one worker for each slot by retries that wait; slotsMax and the transport's
+// A client can occupy one worker for each slot by retries that wait; slotsMax and the transport's
 // credits bound that.
 func sequence(k *compound) nfs.Status {
 	d := &k.c.Args
@@ -351,8 +355,8 @@ func sequence(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// putSequence appends a SEQUENCE4resok. The target for slots is what there is: the server never
-// asks a client to use fewer.
+// putSequence appends a SEQUENCE4resok. The target for slots is the number that the session has:
+// the server never asks a client to use fewer.
 func (k *compound) putSequence(r *state.Request, x *state.Session) {
 	e := &k.c.Res
 	e.Fixed(r.Session[:])

@@ -9,7 +9,7 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// changed writes into the audit log that a client was established, or has ended.
+// changed records in the audit log that a client was established, or has ended.
 func (s *Server) changed(what state.Change, c state.ClientInfo) {
 	args := []any{"client_id", fmt.Sprintf("%#016x", c.ID), "owner", strconv.QuoteToGraphic(c.Owner)}
 	if what == state.Ended {
@@ -19,8 +19,8 @@ func (s *Server) changed(what state.Change, c state.ClientInfo) {
 	s.cfg.Audit.Info("nfs4_client_"+what.String(), args...)
 }
 
-// due reports whether a message that is logged once in a period may be logged now. last is when it
-// was logged before.
+// due reports whether a message that is logged once in a period may be logged now. last is the time
+// of the previous message.
 func (s *Server) due(last *atomic.Int64, period time.Duration) bool {
 	before, now := last.Load(), s.cfg.Now().UnixNano()
 	if before != 0 && now-before < int64(period) && now >= before {
@@ -29,7 +29,7 @@ func (s *Server) due(last *atomic.Int64, period time.Duration) bool {
 	return last.CompareAndSwap(before, now)
 }
 
-// noteFull logs, now and then, that clients had no room.
+// noteFull logs that clients had no room, at most once a minute.
 func (s *Server) noteFull() {
 	m := s.state.Memory()
 	if m.Refused == s.refusedNoted.Load() || !s.due(&s.fullNoted, time.Minute) {
@@ -41,8 +41,8 @@ func (s *Server) noteFull() {
 		"bytes", m.Bytes, "limit", m.Limit, "refused", m.Refused)
 }
 
-// denied counts a call that was refused because what it names is another client's, and has some of
-// them written down.
+// denied counts a call that was refused because it names a client or session of another client. It
+// records at most one such call each second in the audit log.
 func (s *Server) denied(op string, client uint64, from state.From) {
 	n := s.deniedCalls.Add(1)
 	if !s.due(&s.deniedNoted, time.Second) {

@@ -157,7 +157,7 @@ func (k *compound) decodeSetAttr(allowed Bitmap) (s attrSet, set Bitmap, st nfs.
 			st = f
 		}
 	}
-	whole := true // false: the ACL has been given up, and nothing behind it can be read
+	whole := true // false: decoding of the ACL was given up, and nothing behind it can be read
 	set.Each(func(n int) {
 		switch n {
 		case AttrACL:

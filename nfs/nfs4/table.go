@@ -38,9 +38,9 @@ type operation struct {
 func (o *operation) is(f flags) bool { return o.flags&f != 0 }
 
 // The longest results of changing operations, in bytes. A change must not be made if its result
-// cannot be returned, so admit refuses the operation before (REP_TOO_BIG, REP_TOO_BIG_TO_CACHE, in
-// version 4.0 RESOURCE). A number that is too small lets a change happen whose result is cut off
-// afterwards. One that is too great refuses operations whose results would fit.
+// cannot be returned. So admit refuses the operation in advance (REP_TOO_BIG, REP_TOO_BIG_TO_CACHE,
+// in version 4.0 RESOURCE). If a number here is too small, a change can happen whose result is cut
+// off. If it is too great, admit refuses operations whose results would fit.
 //
 //	OPEN     stateid, change_info4, rflags, attributes set, open_delegation4
 //	COPY     callback ID (array of 0 or 1), count, committed, verifier, consecutive, synchronous

@@ -28,9 +28,10 @@ import (
 // wait for a store while it has the turn. run ends the turn after a panic too.
 
 // byClient finds the client of the compound by its client ID, and renews its lease (section 9.5).
-// An ID of an earlier start of the server is STALE_CLIENTID. So is the ID of a client whose
-// identity (state.Identity) is not that of this connection. EXPIRED is for a client whose lease has
-// ended. The client answers the first by SETCLIENTID and reclaims, the second without reclaims.
+// The result is STALE_CLIENTID for an ID of an earlier start of the server, and for a client whose
+// identity (state.Identity) is not that of this connection. It is EXPIRED for a client whose lease
+// has ended. After STALE_CLIENTID the client sends SETCLIENTID and reclaims; after EXPIRED it sends
+// SETCLIENTID and does not reclaim.
 func (k *compound) byClient(id uint64) (st nfs.Status) {
 	from := state.FromPeer(&k.c.Peer)
 	c, st := k.s.state.Client40(k.now, id, &from)
@@ -40,8 +41,9 @@ func (k *compound) byClient(id uint64) (st nfs.Status) {
 	return st
 }
 
-// byState is byClient, by a stateid. A stateid of an earlier start of the server is STALE_STATEID,
-// one of a client whose lease has ended EXPIRED, a special or forged one BAD_STATEID.
+// byState is byClient with a stateid in place of the client ID. The result is STALE_STATEID for a
+// stateid of an earlier start of the server, EXPIRED for one of a client whose lease has ended, and
+// BAD_STATEID for a special or forged one.
 func (k *compound) byState(id state.Stateid) nfs.Status {
 	from := state.FromPeer(&k.c.Peer)
 	c, st := k.s.state.ClientOf(k.now, id, &from)
@@ -183,8 +185,8 @@ const resultConfirm = 2
 // XDR of version 4.0: BADXDR, which uses up no seqid. Bits of share_access other than read and
 // write are INVAL, which does, so they are checked after the turn has begun.
 //
-// A STALE_CLIENTID is the sign that the client had no answer from the process of before: the
-// journal then expects this OPEN again, with the next client ID.
+// A STALE_CLIENTID means that the client got no answer from the old process: the journal then
+// expects this OPEN again, with the next client ID.
 func (k *compound) openTurn(a *openArgs) (done bool, st nfs.Status) {
 	if a.create && a.mode == CreateExclusive41 || a.claim > claimDelegPrev {
 		return true, nfs.ErrBadXDR // of later versions
@@ -253,9 +255,9 @@ func openConfirm(k *compound) nfs.Status {
 // recall is FALSE: a delegation that would be recalled at once is not granted. A client that
 // reclaims its open in the grace period gets back a read delegation that it had.
 //
-// In version 4.0 files are delegated for reading alone: a
-// GETATTR does not say which client sent it, so the server could not tell the holder of a write
-// delegation from others, and would recall the delegation of the client that asks.
+// In version 4.0 files are delegated for reading alone. A GETATTR does not say which client sent
+// it. So the server could not tell the holder of a write delegation from others, and would recall
+// the delegation of the client that asks.
 func (k *compound) delegate40(a *openArgs) {
 	e := &k.c.Res
 	d := state.Delegate{File: k.file(), By: k.turn}

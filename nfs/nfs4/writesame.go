@@ -17,9 +17,9 @@ const writeSameMax = 16 << 20
 // resWriteSame is write_response4: callback ID (array of 0), count, committed, verifier.
 const resWriteSame = 4 + 8 + 4 + VerifierLen
 
-// dataBlocks is an app_data_block4 (RFC 7862 section 8.2): count blocks of size bytes from offset on.
-// Each block has the pattern at patternAt, and its own number, from num on, at numAt. Everything else
-// in it is zero.
+// dataBlocks is an app_data_block4 (RFC 7862 section 8.2): count blocks of size bytes from offset
+// on. Each block has the pattern at patternAt, and its own number at numAt. Numbers count up from
+// num. All other bytes are zero.
 type dataBlocks struct {
 	offset, size, count uint64
 	numAt               uint64 // math.MaxUint64: the blocks have no numbers
@@ -64,7 +64,7 @@ func (b *dataBlocks) zero() bool {
 	return b.numAt == math.MaxUint64
 }
 
-// fill makes the bytes of p, which begin at bytes behind the first block's begin.
+// fill makes the bytes of p. at is the offset of p from the begin of the first block, in bytes.
 func (b *dataBlocks) fill(p []byte, at uint64) {
 	clear(p)
 	put := func(block, off uint64, data []byte) {
@@ -87,9 +87,9 @@ func (b *dataBlocks) fill(p []byte, at uint64) {
 }
 
 // writeSame is WRITE_SAME (RFC 7862 section 15.12): stateid, stable, app_data_block4; the result is
-// a write_response4. Blocks of zeros become a hole where the store has holes. Other data is written,
-// 16 MiB at most, and as whole blocks if that is at least one. The count says how much was written,
-// and the client sends the rest. The operation is synchronous: it returns no stateid for
+// a write_response4. Blocks of zeros become a hole where the store has holes. Of other data the
+// server writes at most 16 MiB, in whole blocks if one block fits. The count says how much was
+// written, and the client sends the rest. The operation is synchronous: it returns no stateid for
 // OFFLOAD_STATUS.
 func writeSame(k *compound) nfs.Status {
 	d := &k.c.Args
@@ -124,8 +124,8 @@ func writeSame(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// fillBlocks makes the hole or writes the blocks, n bytes in all. An error after some data was
-// written is not reported: the client finds it with the rest.
+// fillBlocks makes the hole or writes the blocks, n bytes in all. If an error follows data that was
+// written, fillBlocks does not report the error: the client meets it when it sends the rest.
 func (k *compound) fillBlocks(b *dataBlocks, n uint64) (done uint64, err error) {
 	fs, who := k.cur.x.FS, k.who(&k.cur)
 	if n == 0 {
