@@ -85,8 +85,8 @@ func (b *Backchannel) Usable() bool {
 // Allows reports whether the client takes requests of n bytes.
 func (b *Backchannel) Allows(n int) bool { return int64(b.attr.MaxRequest) >= int64(n) }
 
-// Set is BACKCHANNEL_CTL (RFC 8881 section 18.33). Requests in flight have the earlier values,
-// later ones, also those that are sent again, have the new values.
+// Set is BACKCHANNEL_CTL (RFC 8881 section 18.33). Requests in flight have the earlier values.
+// Later requests have the new values, and so have requests that are sent again.
 func (b *Backchannel) Set(program uint32, cred *rpc.Cred) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -136,8 +136,8 @@ func (b *Backchannel) lost() bool {
 	return slices.ContainsFunc(b.slots, func(k backSlot) bool { return k.state == backLost })
 }
 
-// Lost returns the sessions with callbacks that must be sent again. After an upgrade the successor
-// asks for them: the old process has not seen the replies.
+// Lost returns the sessions with callbacks that must be sent again. The successor calls it after an
+// upgrade, because the old process has not seen the replies.
 func (s *Server) Lost() (list []*Session) {
 	for _, c := range s.sortedClients() {
 		c.mu.Lock()

@@ -21,7 +21,7 @@ import (
 // (BIND_CONN_TO_SESSION) as the client's principal; neither can be guessed. So clients with several
 // addresses, and those whose address changes, keep their sessions.
 //
-// What a caller gets that is somebody else:
+// The status for a caller that is not the client:
 //
 //	another identity   STALE_CLIENTID, BADSESSION    as if there were no such client or session
 //	another host       SEQUENCE: CONN_NOT_BOUND_TO_SESSION, and the client binds its connection
@@ -50,8 +50,9 @@ type From struct {
 	Conn int64 // number of the connection, see rpc.Peer
 }
 
-// FromPeer is where calls of a connection come from. An IPv4 address mapped into IPv6 counts as the
-// IPv4 address, and a zone is dropped: the same host must compare equal over all listeners.
+// FromPeer returns where the calls of a connection come from. The same host must compare equal over
+// all listeners. So an IPv4 address mapped into IPv6 counts as the IPv4 address, and a zone is
+// dropped.
 func FromPeer(p *rpc.Peer) From {
 	const key, standard = 0x7fff, 0x7fff // the top bit is membership, full or limited
 	f := From{Host: p.Addr.Addr().Unmap().WithZone(""), Conn: p.Conn}
@@ -70,15 +71,16 @@ type By struct {
 	From      From
 }
 
-// Owner strings are apart for each identity: a client cannot end another one by its owner
-// string over a connection that shows another identity. The string by which a client is known, in
-// tables and in the journal, is its owner string; one with an identity has that in front:
+// Each identity has owner strings of its own: nobody can end a client by its owner string over a
+// connection that shows another identity. Tables and the journal know a client without an identity
+// by its owner string. For a client with an identity they have a prefix before the owner string:
 //
 //	NUL security partition(2) name NUL owner
 //
-// An owner string that begins with NUL has another NUL in front, which is no security: the byte of
-// security is its number plus one, so never 0. A NUL in the name would move the boundary between
-// name and owner, and one client could then pass for another; so NULs are removed from names.
+// An owner string that itself begins with NUL gets one more NUL in front. The second byte tells the
+// two cases apart: the byte of security is its number plus one, so it is never 0. A NUL in the name
+// would move the boundary between name and owner, and one client could then pass for another. So
+// known removes NULs from names.
 //
 // The journal on disk has these strings. Another layout would stop clients from reclaiming after an
 // upgrade with a restart.
@@ -93,7 +95,7 @@ func (i *Identity) known(owner string) string {
 	return owner
 }
 
-// ownerOf is the client's own part of what it is known by: the inverse of known.
+// ownerOf is the inverse of known: it returns the owner string as the client sent it.
 func ownerOf(known string) string {
 	const head = 4
 	switch {
@@ -110,7 +112,8 @@ func ownerOf(known string) string {
 	return known
 }
 
-// Owner is what the client is known by, over restarts of the server.
+// Owner is the string by which tables and the journal know the client, over restarts of the server;
+// see Identity.known.
 func (c *Client) Owner() string { return c.owner }
 
 // hostsMax is how many addresses of a client are remembered; the oldest is dropped first. A client
@@ -124,8 +127,8 @@ type binding struct {
 	Hosts    []netip.Addr
 }
 
-// is reports whether a connection shows the identity of the client. A client that
-// came from a process that did not note it is anybody's.
+// is reports whether a connection shows the identity of the client. Any connection does so if a
+// process of an older version made the client and recorded no identity.
 func (c *Client) is(i *Identity) bool {
 	b := c.bound.Load()
 	return b == nil || b.Identity == *i
@@ -137,7 +140,7 @@ func (c *Client) at(from *From) bool {
 	return b == nil || b.Identity == from.Identity && slices.Contains(b.Hosts, from.Host)
 }
 
-// by reports whether somebody may change what the client's sessions are.
+// by reports whether a caller may change the client's sessions.
 func (c *Client) by(b *By) bool { return c.is(&b.From.Identity) && c.proves(b.Principal, b.Integrity) }
 
 // join remembers an address of the client. The caller has checked identity and principal before.

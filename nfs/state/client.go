@@ -12,8 +12,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// Principal is who speaks for a client: what of a credential stays the same over all
-// calls of one user of a host. With Kerberos it is the name, under any service.
+// Principal is the user who acts for a client. It is the part of a credential that stays the same
+// over all calls of one user of a host. With Kerberos it is the name, under any service.
 type Principal struct {
 	Flavor rpc.AuthFlavor
 	UID    uint32
@@ -23,39 +23,39 @@ type Principal struct {
 // Verifier is a client's verifier4: it changes when the client restarts.
 type Verifier [8]byte
 
-// Client is a client as one EXCHANGE_ID made it. A restart of the client makes
-// another one.
+// Client is a client as one EXCHANGE_ID made it. After a restart of the client there is a new
+// Client.
 type Client struct {
 	ID uint64
 
 	s         *Server
 	name      string // in the table of byte-range locks
-	owner     string // as it is known, see Identity.known
+	owner     string // with the identity in front, see Identity.known
 	verifier  Verifier
 	principal Principal
 	protected *Protection             // nil: it has no state protection; set before others see it
-	bound     atomic.Pointer[binding] // nil: it is anybody's
+	bound     atomic.Pointer[binding] // nil: no identity was recorded, and any connection may use it
 	confirmed atomic.Bool
 	renewed   atomic.Int64 // nanoseconds of the Unix time
 	account   *account     // of the host that it came from first
-	known     bool         // it may have something to reclaim
-	listed    atomic.Bool  // it will have, after a restart
+	known     bool         // the journal had it at the start: it may have something to reclaim
+	listed    atomic.Bool  // the journal has it: it may reclaim after a restart
 
 	anyRevoked atomic.Bool // revoked > 0
 
 	mu          sync.Mutex
 	dead        bool
 	charged     int64 // see memory
-	noExport    bool  // no export admits it, as far as is known
+	noExport    bool  // no export admits it, as far as the exports know yet
 	mounted     bool  // it counts in account.mounts
-	left        bool  // it is no more in account
+	left        bool  // it has left account, for good
 	complete    bool  // RECLAIM_COMPLETE was done
 	sessions    map[SessionID]*Session
 	create      createSlot
 	opens       map[openKey]*open
 	locks       map[openKey]*locks
-	delegs      map[lock.File]*deleg // not those taken away
-	recalledAny int64                // when it was asked for delegations of its choice
+	delegs      map[lock.File]*deleg // without the revoked ones
+	recalledAny int64                // time of the last CB_RECALL_ANY
 	revoked     int
 	offloads    map[uint32]*Offload // by number
 	states      map[uint32]any      // *open, *locks, *deleg or *Offload, by number
@@ -63,8 +63,8 @@ type Client struct {
 	v40         *v40 // of a client of version 4.0; set before others see it
 }
 
-// records are the clients with one owner string: at most one that counts, and one
-// that may take its place by CREATE_SESSION.
+// records are the clients with one owner string: at most one confirmed client, and at most one
+// unconfirmed client that can replace it by CREATE_SESSION.
 type records struct{ confirmed, unconfirmed *Client }
 
 func (c *Client) renew(now time.Time) { c.renewed.Store(now.UnixNano()) }
@@ -74,8 +74,8 @@ func (c *Client) expired(now time.Time) bool {
 	return now.UnixNano()-c.renewed.Load() > int64(c.s.cfg.Lease)
 }
 
-// inUse reports whether there is anything that would be lost if another principal took the client's
-// place now: sessions and states, unless the lease has run out.
+// inUse reports whether the client would lose anything if another principal replaced it now:
+// sessions or states, while its lease lasts.
 func (c *Client) inUse(now time.Time) bool {
 	if c.expired(now) {
 		return false
@@ -84,11 +84,11 @@ func (c *Client) inUse(now time.Time) bool {
 	return sessions+states > 0
 }
 
-// unused reports whether the client was not confirmed within its lease: it is as if it were
-// not there (RFC 8881 section 18.35.4, RFC 7530 section 9.1.1).
+// unused reports whether the client was not confirmed within its lease. It then counts as missing
+// (RFC 8881 section 18.35.4, RFC 7530 section 9.1.1).
 func (c *Client) unused(now time.Time) bool { return !c.confirmed.Load() && c.expired(now) }
 
-// holdings is what the client has, in sessions and in states.
+// holdings counts the sessions and the states of the client.
 func (c *Client) holdings() (sessions, states int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,25 +98,25 @@ func (c *Client) holdings() (sessions, states int) {
 // lockClient is the client's name in the table of byte-range locks.
 func lockClient(id uint64) string { return fmt.Sprintf("nfs4 %016x", id) }
 
-// lockClientID takes such a name apart; ok is false for another protocol's client.
+// lockClientID is the inverse of lockClient. ok is false for a client of another protocol.
 func lockClientID(name string) (id uint64, ok bool) {
 	n, err := fmt.Sscanf(name, "nfs4 %016x", &id)
 	return id, n == 1 && err == nil
 }
 
-// ExchangeID is EXCHANGE_ID (RFC 8881 section 18.35.4).
+// ExchangeID are the arguments of EXCHANGE_ID (RFC 8881 section 18.35.4).
 type ExchangeID struct {
 	Owner     []byte
 	Verifier  Verifier
 	Principal Principal
 	Integrity bool        // of By
-	Protect   *Protection // what the client may have; nil: it asks for no state protection
+	Protect   *Protection // what the server would grant; nil: the client asks for no state protection
 	From      From
 	NoExport  bool // no export admits the caller
 	Update    bool // EXCHGID4_FLAG_UPD_CONFIRMED_REC_A
 }
 
-// Exchanged is its result.
+// Exchanged is the result of EXCHANGE_ID.
 type Exchanged struct {
 	Client    uint64
 	Sequence  uint32 // of the next CREATE_SESSION
@@ -124,7 +124,7 @@ type Exchanged struct {
 	Protected *Protection // of the client; nil: none
 }
 
-// ExchangeID finds the record of a client owner, or makes one that the next
+// ExchangeID finds the record of a client owner. If there is none it makes one, which the next
 // CREATE_SESSION confirms.
 func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status) {
 	s.sweep(now)
@@ -182,8 +182,8 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 	return c.exchanged(), nfs.OK
 }
 
-// record makes the record of a client that is not confirmed yet, in the place of another
-// such. It is nil if there are too many. Call with mu held.
+// record makes an unconfirmed record. It replaces an earlier unconfirmed record of the same owner.
+// The result is nil if there are too many clients. Call with mu held.
 func (s *Server) record(
 	now time.Time, r *records, known string, verf Verifier, p Principal, from *From, noExport bool,
 ) *Client {
@@ -222,8 +222,7 @@ func (s *Server) newClient(id uint64, known string, verf Verifier, p Principal) 
 	}
 }
 
-// dropUnconfirmed forgets the client that has not taken the place of the confirmed one yet. Call
-// with mu held.
+// dropUnconfirmed forgets the unconfirmed client of an owner. Call with mu held.
 func (s *Server) dropUnconfirmed(r *records) {
 	u := r.unconfirmed
 	if u == nil {
@@ -290,9 +289,9 @@ func (s *Server) remove(c *Client) {
 	}
 }
 
-// give ends a client whose lease has run out, so that others get what it has. It reports false if
-// the list of clients that may reclaim cannot be written. Then the others wait: after a restart the
-// client could reclaim what they had meanwhile.
+// give ends a client whose lease has run out, so that other clients get its state. It reports false
+// if the journal cannot be written. The other clients then wait: otherwise the client could, after
+// a restart, reclaim what they had got meanwhile.
 func (s *Server) give(c *Client) bool {
 	if !c.delist() {
 		return false
@@ -301,7 +300,7 @@ func (s *Server) give(c *Client) bool {
 	return true
 }
 
-// release gives up what a client has. Calls of it that are under way find out.
+// release ends all state of the client. Its calls in progress see dead and fail.
 func (c *Client) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -349,8 +348,8 @@ func (c *Client) ReclaimComplete() nfs.Status {
 	return nfs.OK
 }
 
-// completes notes whether the client has said that it has reclaimed what it wants. has says that it
-// has anything.
+// completes records whether the client has sent RECLAIM_COMPLETE. has says whether the client has
+// any state.
 func (c *Client) completes(yes bool) (st nfs.Status, has bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

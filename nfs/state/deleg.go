@@ -32,9 +32,9 @@ import (
 //	recalled, time is over         revokes it             continues
 //	silent for a lease             ends the client        continues; DELAY if the journal fails
 //
-// The request is answered DELAY and does not wait for the return, but for a moment in package nfs4
-// (Watch): a holder that never answers would occupy a worker for a whole lease. A hostile holder
-// delays others by one lease, or by four leases if it sends WRITEs.
+// The reply is DELAY at once, except for a short wait in package nfs4 (Watch): if the request
+// waited for the return, a holder that never answers would occupy a worker for a whole lease. A
+// hostile holder delays others by one lease, or by four leases if it sends WRITEs.
 //
 // The server grants no delegation of a file while a change without an open is under way
 // (BeginChange), nor for some time after a recall of the same file: it would be recalled again at
@@ -154,7 +154,7 @@ type DelegCounts struct {
 	Waits uint64
 }
 
-// Delegations counts them.
+// Delegations returns the counts.
 func (s *Server) Delegations() DelegCounts {
 	n := &s.delegs
 	return DelegCounts{
@@ -176,9 +176,9 @@ type clash struct {
 func (k *clash) any() bool { return k.wait || len(k.revoke)+len(k.gone) > 0 }
 
 // clash finds the delegations of a file that conflict with reading it or, if change is true, with
-// any use. by is the client that wants to, whose own delegation does not conflict; nil for another
-// protocol. kinds are those of a change of a directory, see BeginDirChange; 0: none of them. Call
-// with the shard's lock held.
+// any use. by is the client that wants to do so; its own delegation does not conflict. by is nil
+// for another protocol. kinds are those of a change of a directory, see BeginDirChange; 0 means
+// none of them. Call with the shard's lock held.
 //
 // clash only marks and collects. It must not send, revoke or end anything itself: that takes the mu
 // of the delegation's client, and the lock order has Client.mu before the shard.

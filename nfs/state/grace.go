@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// After a restart clients that had state before may reclaim it, and until they have,
-// or the grace period is over, nobody gets anything new (RFC 8881 section 8.4.2).
+// After a restart of the server, clients that had state before may reclaim it. Until they have done
+// so, or the grace period is over, nobody gets any new state (RFC 8881 section 8.4.2).
 //
 // The list of these clients is the Journal, which is on stable storage. Each change of the list is
 // stable before the step that needs it:
@@ -67,8 +67,8 @@ func (g *grace) init(cfg *Config) {
 	g.on.Store(len(g.known) > 0)
 }
 
-// add and remove change the list, on stable storage first. After an error the list is as before.
-// Call with mu held, and frozen read-locked.
+// add and remove change the list, on stable storage first. After an error of the journal the list
+// is unchanged. Call with mu held, and frozen read-locked.
 func (g *grace) add(c *Client) error {
 	if _, there := g.list[c.owner]; !there && g.journal != nil {
 		if err := g.journal.Add(c.owner); err != nil {
@@ -91,9 +91,9 @@ func (g *grace) remove(owners ...string) error {
 	return nil
 }
 
-// Grace reports whether nobody may get anything new. The first call after the period is over ends
-// it, and removes from the journal who did not come back; so it may write to disk. Callers that
-// must not wait use GracePending.
+// Grace reports whether the grace period lasts, in which nobody gets new state. The first call
+// after the time of the period ends it: Grace then removes from the journal the clients that did
+// not come back. So it may write to disk. Callers that must not wait use GracePending.
 func (s *Server) Grace(now time.Time) bool {
 	g := &s.grace
 	if !g.on.Load() {
@@ -136,8 +136,8 @@ func (s *Server) Grace(now time.Time) bool {
 // reclaim.
 func (s *Server) othersReclaim() bool { return s.cfg.OthersReclaim != nil && s.cfg.OthersReclaim() }
 
-// GracePending reports whether a grace period may not be over yet. Unlike Grace it
-// never writes anything down.
+// GracePending reports whether a grace period may last. Unlike Grace it never writes to the
+// journal.
 func (s *Server) GracePending() bool { return s.grace.on.Load() }
 
 // reclaimed notes RECLAIM_COMPLETE of a client (RFC 8881 section 18.51.3). When the last client
@@ -170,9 +170,9 @@ func (c *Client) enlist() bool {
 	return true
 }
 
-// succeed puts a client into the place of its earlier start. The state of that one is gone, but the
-// list goes on naming the client, by its owner string. Nothing is written: the journal has owner
-// strings only.
+// succeed puts a client into the place of its earlier start. The state of the earlier start is
+// gone, but the list still names the client by its owner string. The journal has owner strings
+// only, so nothing is written.
 func (c *Client) succeed(old *Client) {
 	g := &c.s.grace
 	g.mu.Lock()

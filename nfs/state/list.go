@@ -12,7 +12,7 @@ import (
 // ClientInfo is a client as it is at one moment.
 type ClientInfo struct {
 	ID        uint64
-	Owner     string    // as the client calls itself: any bytes, also control characters
+	Owner     string    // as the client sent it: any bytes, also control characters
 	Confirmed bool      // false: CREATE_SESSION or SETCLIENTID_CONFIRM has not come yet
 	Renewed   time.Time // when it last renewed its lease
 	Expired   bool      // silent for longer than the lease; its state ends when somebody wants it
@@ -52,7 +52,7 @@ func (s *Server) Clients(now time.Time) []ClientInfo {
 			i.Version = max(i.Version, fmt.Sprintf("4.%d", x.Minor))
 		}
 		if c.v40 != nil {
-			i.Version, i.Reclaims = "4.0", c.known && grace // it does not say that it is done
+			i.Version, i.Reclaims = "4.0", c.known && grace // version 4.0 has no RECLAIM_COMPLETE
 		}
 		out = append(out, i)
 		c.mu.Unlock()

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// What clients can make the server remember is bounded in bytes, over all and for each host. A
-// session counts with all that its slots may retain, from the beginning: a granted reply cache is
-// always there. Everything else counts when it is made. The numbers are a little more than what the
+// The state of clients is bounded in bytes: for all clients, and for each host. From its beginning
+// a session counts with all that its slots may retain, so that there is always room for a granted
+// reply cache. Everything else counts when it is made. The costs are a little more than what the
 // heap takes.
 //
 //	new hosts             7/8 of all; the rest is for hosts with mounts
@@ -17,8 +17,8 @@ import (
 //	one host of these     1/4 of that
 //	one session           1/8 of what is left, by fewer slots and smaller replies
 //
-// Before anybody is refused, clients end that have not confirmed their ID, and those whose lease
-// has run out (freeMemory).
+// Before the server refuses anybody, it ends clients that have not confirmed their ID, and clients
+// whose lease has run out (freeMemory).
 //
 // The bounds exist because EXCHANGE_ID needs no mount: every host that reaches the port can make
 // client records, each with an owner string of up to 1024 bytes (NFS4_OPAQUE_LIMIT), and after
@@ -51,14 +51,14 @@ const (
 	noExportHostPart = 4    // of that, for one
 	sessionPart      = 8    // of what is left, for one session
 	clientsPart      = 8    // of the number of clients, for one host
-	clientsMin       = 1024 // but so many
+	clientsMin       = 1024 // but at least this many
 	slotsWanted      = 8    // before replies get smaller
 	cachedMin        = 2 << 10
 	reclaimEvery     = time.Second // at most one look at all clients in this time
 	unconfirmedAge   = time.Second // before a client that is not confirmed goes
 )
 
-// memory counts.
+// memory has the bounds and the counts.
 type memory struct {
 	limit, host, clients int64        // bounds: bytes, bytes of one host, clients of one host
 	all, noExport        atomic.Int64 // bytes now; noExport is a part of all
@@ -69,9 +69,9 @@ type memory struct {
 	hosts map[netip.Addr]*account
 }
 
-// account is a host's. It is in memory.hosts as long as the host has a client; each client of the
-// host refers to it. A client stays in the account of the address that made it, whatever addresses
-// it uses later.
+// account counts what the clients of one host take. It is in memory.hosts while the host has a
+// client; each client of the host refers to it. A client stays in the account of the address that
+// made it, whatever addresses it uses later.
 type account struct {
 	key     netip.Addr
 	bytes   atomic.Int64
@@ -79,8 +79,8 @@ type account struct {
 	clients int64        // memory.mu guards it
 }
 
-// hostKey is a host: an address of IPv4, or a network of 64 bits. A host of IPv6 may use all
-// addresses of its network, and would otherwise have as many accounts as it likes.
+// hostKey returns the address of an IPv4 host, or the network of 64 bits of an IPv6 host. An IPv6
+// host may use all addresses of its network, and would otherwise have as many accounts as it likes.
 func hostKey(a netip.Addr) netip.Addr {
 	const prefix = 64
 	if a.Is6() {
@@ -91,7 +91,8 @@ func hostKey(a netip.Addr) netip.Addr {
 	return a
 }
 
-// enter finds the account of a host for another client; nil: it has most already.
+// enter adds a client to the account of its host. It returns nil if the host has most clients
+// already.
 func (m *memory) enter(host netip.Addr, most int64) *account {
 	key := hostKey(host)
 	m.mu.Lock()
@@ -116,8 +117,8 @@ func (m *memory) leave(a *account) {
 	}
 }
 
-// peek is the account of a host as it is now. A host without clients gets an empty one that is not
-// in the table: a request that is refused leaves nothing behind.
+// peek returns the account of a host without adding a client. For a host without clients it returns
+// an empty account that is not in the table: a request that is refused leaves nothing behind.
 func (m *memory) peek(host netip.Addr) *account {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,8 +128,8 @@ func (m *memory) peek(host netip.Addr) *account {
 	return new(account)
 }
 
-// left is how many bytes more a host can have; below 0 if it has too much already, after a bound
-// was lowered or exceeded.
+// left returns how many more bytes a host can have. The result is below 0 if a bound was lowered or
+// exceeded.
 func (m *memory) left(a *account, noExport bool) int64 {
 	all := m.limit
 	// The last eighth is for hosts with a confirmed client that an export admits. Hosts without one
@@ -144,7 +145,7 @@ func (m *memory) left(a *account, noExport bool) int64 {
 	return n
 }
 
-// room reports whether the client can have n bytes more. Call with mu held.
+// room reports whether the client can have n more bytes. Call with mu held.
 func (c *Client) room(n int64) bool {
 	if c.s.mem.left(c.account, c.noExport) >= n {
 		return true
@@ -153,7 +154,8 @@ func (c *Client) room(n int64) bool {
 	return false
 }
 
-// charge counts n bytes more, or fewer. Call with mu held, or before others see the client.
+// charge adds n bytes to the account; n can be negative. Call with mu held, or before others see
+// the client.
 func (c *Client) charge(n int64) {
 	if c.left {
 		return
@@ -171,7 +173,7 @@ func (c *Client) count(n int64) {
 	}
 }
 
-// enterAccount makes the account of a new client; false: it has no room.
+// enterAccount enters a new client into an account. It reports false if there is no room.
 func (c *Client) enterAccount(host netip.Addr, noExport bool) bool {
 	m := &c.s.mem
 	if c.account = m.enter(host, m.clients); c.account == nil {
@@ -188,9 +190,9 @@ func (c *Client) enterAccount(host netip.Addr, noExport bool) bool {
 	return true
 }
 
-// leaveAccount gives back all that the client has, as it is no more. From then on charge does
-// nothing, so a request that was under way cannot count against an account that has left the table.
-// A second call does nothing. Call with mu held.
+// leaveAccount subtracts all bytes of a client that ends from its account. From then on charge does
+// nothing, so a request in progress cannot count against an account that has left the table. A
+// second call does nothing. Call with mu held.
 func (c *Client) leaveAccount() {
 	c.charge(-c.charged)
 	if c.left {
@@ -203,8 +205,9 @@ func (c *Client) leaveAccount() {
 	c.s.mem.leave(c.account)
 }
 
-// admitted is called when an export admits the client. Its bytes no longer count as those of clients
-// without an export, and its host counts as one with a mount. This is permanent. Call with mu held.
+// admitted is called when an export admits the client. Its bytes no longer count as those of
+// clients without an export, and its host counts as one with a mount. This is permanent. Call with
+// mu held.
 func (c *Client) admitted() {
 	if c.noExport {
 		c.count(-c.charged)
@@ -217,7 +220,7 @@ func (c *Client) admitted() {
 	}
 }
 
-// costOf is what a state takes.
+// costOf returns the bytes that a state takes.
 func costOf(what any) int64 {
 	switch w := what.(type) {
 	case *open:
@@ -232,23 +235,24 @@ func costOf(what any) int64 {
 
 func (o *seqOwner) cost() int64 { return int64(ownerCost + len(o.Name)) }
 
-// full reports whether the client can have no further state, for an owner with a name so long. Who
-// asks is admitted by an export, as it has a file handle. Call with mu held.
+// full reports whether the client can have no further state, for an owner string of this many
+// bytes. An export has admitted the caller, because the caller has a file handle. Call with mu
+// held.
 func (c *Client) full(owner int) bool {
 	c.admitted()
 	return len(c.states) >= c.s.cfg.States || !c.room(int64(stateCost+owner))
 }
 
-// cost is what a session takes at most. Replies are retained in memory of the allocator's sizes, up
-// to an eighth more than asked for. MaxSlots and MaxCached are what the server grants, so the
-// product stays far below 2^63.
+// cost returns the most bytes that a session takes. The allocator rounds the memory of a retained
+// reply up by at most an eighth. MaxSlots and MaxCached are what the server grants, so the product
+// stays far below 2^63.
 func (ch *Channel) cost() int64 {
 	return sessionCost + int64(ch.MaxSlots)*(slotCost+int64(ch.MaxCached)*9/8)
 }
 
-// shrink makes a channel of a session cost no more than n, if that can be. CREATE_SESSION may grant
-// less than the client asks for (RFC 8881 section 18.36.3). First slots are halved down to 8, then
-// replies are cut to 2 KiB, then slots are halved down to 1.
+// shrink reduces a channel until its session costs at most n, as far as possible. CREATE_SESSION
+// may grant less than the client asks for (RFC 8881 section 18.36.3). First shrink halves the slots
+// down to 8, then it cuts replies to 2 KiB, then it halves the slots down to 1.
 //
 // The Linux client refuses a session without a slot, and one with fewer operations than it asked
 // for (nfs4_verify_fore_channel_attrs). So one slot stays, and MaxOps is never changed.
@@ -267,10 +271,10 @@ func (ch *Channel) shrink(n int64) {
 	}
 }
 
-// freeMemory ends clients that have no claim to what they have, where a host is short of n bytes or
-// has too many clients: those that did not confirm their ID, and those whose lease has run out. It
-// looks at all clients, and therefore once a second at most. Of several callers the one that moves
-// the time in freed does it. Call with no lock held: give writes the journal.
+// freeMemory ends clients that have no claim to their state, if a host lacks n bytes or has too
+// many clients: those that did not confirm their ID, and those whose lease has run out. It looks at
+// all clients, and therefore runs at most once a second. Of several callers, the one that moves the
+// time in freed runs it. Call with no lock held: give writes the journal.
 //
 // If the host itself has too much, only its own clients end. If all hosts together have too much,
 // clients of every host do. except is the client that asks; it does not end.
@@ -306,7 +310,7 @@ type MemoryInfo struct {
 	Refused      uint64
 }
 
-// Memory is how much is remembered.
+// Memory returns the use of memory.
 func (s *Server) Memory() MemoryInfo {
 	return MemoryInfo{Bytes: s.mem.all.Load(), Limit: s.mem.limit, Refused: s.mem.refused.Load()}
 }

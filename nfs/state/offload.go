@@ -116,7 +116,7 @@ func (o *Offload) Finish(st nfs.Status) {
 // Done is closed by Finish.
 func (o *Offload) Done() <-chan struct{} { return o.done }
 
-// Progress is how many bytes were copied, and, once it is done, how that ended.
+// Progress returns how many bytes were copied. After Finish it also returns the status.
 func (o *Offload) Progress() (n uint64, done bool, st nfs.Status) {
 	select {
 	case <-o.done:
@@ -126,8 +126,8 @@ func (o *Offload) Progress() (n uint64, done bool, st nfs.Status) {
 	}
 }
 
-// Drop ends the stateid. It may be called more than once, by anybody. It does not wait for the
-// goroutine that copies; who needs that waits for Done.
+// Drop ends the stateid. Anybody may call it, more than once. It does not wait for the goroutine
+// that copies; a caller that needs this waits for Done.
 func (o *Offload) Drop() {
 	c := o.Client
 	c.mu.Lock()
@@ -135,7 +135,7 @@ func (o *Offload) Drop() {
 	c.dropOffload(o)
 }
 
-// dropOffload is Drop. Call with mu held.
+// dropOffload is Drop with mu held.
 func (c *Client) dropOffload(o *Offload) {
 	if c.offloads[o.num] != o {
 		return
@@ -159,5 +159,5 @@ func (o *Offload) Silent(now time.Time) (stop, forget bool) {
 	return silent > lease, silent > extensions*lease
 }
 
-// Offloads is how many copies have a stateid.
+// Offloads returns how many copies have a stateid.
 func (s *Server) Offloads() int { return int(s.offloads.Load()) }

@@ -201,10 +201,10 @@ func (c *Client) Revert(r *Opened) {
 	c.s.setShare(o, r.prev)
 }
 
-// share sets the reservation of o, unless one of the file is in the way: that of an open, whose
-// client share returns, or one of another protocol. What the owner itself has reserved counts like
-// that of others (RFC 8881 section 9.7): "with no exception for an existing OPEN for the same
-// open-owner".
+// share sets the reservation of o, unless a reservation of the file conflicts: that of an open,
+// whose client share returns, or that of another protocol. The owner's own earlier reservations
+// conflict like those of others (RFC 8881 section 9.7): "with no exception for an existing OPEN for
+// the same open-owner".
 func (s *Server) share(
 	now time.Time, o *open, a *Open, want, prev *reservation, isNew bool,
 ) (denier *Client, foreign bool, k clash) {

@@ -22,25 +22,25 @@ type Callback struct {
 	Ident   uint32 // callback_ident, repeated in each CB_COMPOUND
 	Netid   string // such as tcp, tcp6 or rdma
 	Addr    string // universal address: h1.h2.h3.h4.p1.p2, the port in the last two
-	// To is that address, if the server may connect to it; else it is not valid.
+	// To is the address in Addr, if the server may connect to it; otherwise To is not valid.
 	To   netip.AddrPort
 	Cred *rpc.Cred
 	// Secure says how calls are protected by Kerberos; nil: they have Cred.
 	Secure *Secure
 }
 
-// Secure is a protection of callbacks (RFC 7530 section 3.3.3): that of the SETCLIENTID, in the other
-// direction.
+// Secure is the protection of callbacks (RFC 7530 section 3.3.3). It is that of the SETCLIENTID,
+// with the server as the initiator.
 type Secure struct {
 	Flavor   rpc.AuthFlavor // AuthKrb5, AuthKrb5i or AuthKrb5p
-	Client   string         // principal of the client, which the server gets a ticket for
-	Acceptor string         // principal of the server, as which it calls
+	Client   string         // principal of the client; the server gets a ticket for it
+	Acceptor string         // principal of the server in these calls
 }
 
 // Path is how the server calls a client of version 4.0: by a connection of its own. There are no
-// slots and no sequence numbers, so the client cannot tell a callback that is sent again, and
-// several may arrive in any order. A Path sends nothing: package nfs4 does, and reports the outcome
-// by Answered.
+// slots and no sequence numbers. So the client cannot recognize a callback that is sent again, and
+// callbacks may arrive in any order. A Path sends nothing: package nfs4 sends, and reports the
+// outcome by Answered.
 //
 //	unknown --answer--> proven --no answer--> down --probe answered--> proven
 //	   |                                        ^
@@ -49,9 +49,9 @@ type Secure struct {
 // Only a client with a proven path gets new delegations. RENEW is answered CB_PATH_DOWN if the
 // client has delegations, and its path is down or missing (RFC 7530 section 16.28).
 //
-// SETCLIENTID with another callback makes a new Path; recalls under way finish on the old one. The
-// methods may be called from any goroutine, and usable and Probe of a nil Path. The lock is taken
-// last.
+// SETCLIENTID with another callback makes a new Path; recalls in progress finish on the old one.
+// The methods may be called from any goroutine. usable and Probe accept a nil Path. The lock is
+// taken last.
 type Path struct {
 	Callback
 	Caller rpc.Caller
@@ -70,8 +70,8 @@ const (
 	pathDown
 )
 
-// SetPath replaces the path of a client; nil: the client cannot be called. The connection of the
-// old path is not closed here: its Caller belongs to who made it.
+// SetPath replaces the path of a client; nil: the client cannot be called. SetPath does not close
+// the connection of the old path: its Caller belongs to the code that made it.
 func (c *Client) SetPath(p *Path) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +84,7 @@ func (c *Client) SetPath(p *Path) {
 	}
 }
 
-// Path is how the client is called, or nil.
+// Path returns the path by which the client is called, or nil.
 func (c *Client) Path() *Path {
 	if c.v40 == nil {
 		return nil
@@ -94,7 +94,7 @@ func (c *Client) Path() *Path {
 	return c.v40.path
 }
 
-// Callback is how the client wants to be called.
+// Callback returns the callback information of the client.
 func (c *Client) Callback() Callback { return c.calledAt() }
 
 // Minor0 reports whether the client is one of version 4.0.
@@ -111,9 +111,9 @@ func (p *Path) usable() (live, proven bool) {
 	return p.state != pathDown, p.state == pathProven
 }
 
-// Probe reports whether the caller should send CB_NULL now. That is so if no answer is known, or if
-// the path has been down for long since the last probe. One probe at a time is in flight: the
-// caller must end it by Answered, or there is never another.
+// Probe reports whether the caller should send CB_NULL now: no answer is known yet, or the path is
+// down and the last probe was sent long ago. One probe at a time is in flight. The caller must end
+// the probe by Answered, or there will never be another one.
 func (p *Path) Probe(now time.Time, long time.Duration) bool {
 	if p == nil {
 		return false
@@ -127,9 +127,9 @@ func (p *Path) Probe(now time.Time, long time.Duration) bool {
 	return true
 }
 
-// Answered notes whether the client has answered, to a probe or a callback. ok says that the client
+// Answered records whether the client has answered a probe or a callback. ok says that the client
 // has accepted the RPC call, whatever the status of the operations in its reply. One call without
-// such a reply takes the path down; the client gets no delegations until another one succeeds.
+// such a reply takes the path down. The client gets no delegations until a later call succeeds.
 func (p *Path) Answered(ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

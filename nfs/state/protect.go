@@ -6,10 +6,11 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// Protection is state protection (SP4_MACH_CRED, RFC 8881 sections 2.10.8.3 and 18.35.3). The client
-// asks for it in EXCHANGE_ID, with the credential of its machine. From then on the principal alone is not
-// enough. The calls that make, bind and end sessions and the client must have a credential that
-// protects the whole message: somebody on the network could otherwise change a call of the machine.
+// Protection is state protection (SP4_MACH_CRED, RFC 8881 sections 2.10.8.3 and 18.35.3). The
+// client asks for it in EXCHANGE_ID, with the credential of its machine. From then on the principal
+// alone is not enough: the calls that make, bind and end sessions and the client need a credential
+// that protects the whole message. Otherwise somebody on the network could change a call of the
+// machine.
 //
 //	call                      by another principal, or without integrity
 //	EXCHANGE_ID               CLID_INUSE, with the flag of an update PERM
@@ -22,8 +23,9 @@ import (
 // A connection is one of the session after CREATE_SESSION or BIND_CONN_TO_SESSION on it, both by
 // the machine (section 18.34.3). Without state protection SEQUENCE itself makes it one.
 type Protection struct {
-	// Allow are the operations that the machine may send whatever flavors the export accepts. Bit n is
-	// operation n. They are what is left to do when the credential of a user has expired.
+	// Allow has the operations that the machine may send whatever flavors the export accepts. Bit n
+	// is operation n. They are the operations that a client still needs when the credential of a
+	// user has expired.
 	Allow uint64
 }
 

@@ -3,8 +3,8 @@ package state
 import "time"
 
 // CB_RECALL_ANY asks a client to return delegations of its choice (RFC 8881 section 20.6). The
-// server sends it before there is no more room. A client that returns none gets no new ones at the
-// bound.
+// server sends it while there is still some room. A client that returns none gets no new
+// delegations at the bound.
 //
 //	delegations        of the client                   of all clients
 //	from 7/8 of bound  this client, down to 6/8        the client with most, down to 6/8 of its own
@@ -14,16 +14,16 @@ import "time"
 // of room.
 
 const (
-	// crowdedParts, in eighths of a bound, is from when on clients are asked. mostParts, in eighths
-	// too, is how many the client may keep.
+	// From crowdedParts eighths of a bound on, the server asks clients to return delegations. A client
+	// may then keep mostParts eighths.
 	crowdedParts = 7
 	mostParts    = 6
 	// recallAnyAgain is the least time between two CB_RECALL_ANYs to one client.
 	recallAnyAgain = 10 * time.Second
 )
 
-// crowded reports whether there are nearly as many delegations, of the client or of all, as there
-// may be. Revoked ones do not count. Call with mu held.
+// crowded reports whether the delegations of the client, or those of all clients, come near their
+// bound. Revoked ones do not count. Call with mu held.
 func (c *Client) crowded() bool { return c.crowd() || c.s.crowd() }
 
 func (c *Client) crowd() bool { return len(c.delegs)*8 >= c.s.cfg.ClientDelegations*crowdedParts }
@@ -39,13 +39,13 @@ type RecallAny struct {
 	Most   int
 }
 
-// RecallAny lists the clients to ask, none to two, after c has come near a bound. For the bound of all
-// it chooses the client that has most, and not c: otherwise one client could take all room, and the
-// others would be asked for what they use. Clients whose lease has run out are not asked, as they
-// would not answer.
+// RecallAny lists the clients to ask, at most two, after c has come near a bound. For the bound of
+// all clients it chooses the client with the most delegations in place of c: otherwise one client
+// could take all room, and the server would ask the others to return delegations that they use. It
+// skips clients whose lease has run out, because they would not answer.
 //
-// It looks at every client when all are near the bound. mayRecallAny bounds the callbacks and not
-// this walk. One mu at a time is held. Call with no lock held.
+// If all clients together are near the bound, RecallAny looks at every client. mayRecallAny bounds
+// the callbacks, but not this walk. RecallAny locks one mu at a time. Call with no lock held.
 func (s *Server) RecallAny(now time.Time, c *Client) (list []RecallAny) {
 	c.mu.Lock()
 	if c.crowd() && c.mayRecallAny(now) {
@@ -75,8 +75,8 @@ func (s *Server) RecallAny(now time.Time, c *Client) (list []RecallAny) {
 	return list
 }
 
-// mayRecallAny reports whether the client was not asked in the last recallAnyAgain, and notes the time.
-// The caller sends the callback then. Call with mu held.
+// mayRecallAny reports whether recallAnyAgain has passed since the client was last asked, and
+// records the time. If so, the caller sends the callback. Call with mu held.
 func (c *Client) mayRecallAny(now time.Time) bool {
 	if c.recalledAny != 0 && now.UnixNano()-c.recalledAny < int64(recallAnyAgain) {
 		return false

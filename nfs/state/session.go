@@ -52,17 +52,17 @@ type slot struct {
 }
 
 // createSlot is the reply cache of CREATE_SESSION, one per client (RFC 8881 section 18.36.4). It
-// begins with Seq 0 and NFS4ERR_SEQ_MISORDERED, the answer to a retry of nothing. Only success
-// replaces the contents, so that a client repeats a CREATE_SESSION that failed with the same
-// number.
+// begins with Seq 0 and NFS4ERR_SEQ_MISORDERED: a client whose first request looks like a retry
+// gets this status. Only success replaces the contents, so a client repeats a CREATE_SESSION that
+// failed with the same number.
 type createSlot struct {
 	Seq    uint32
 	Result Created
 	Status nfs.Status
 }
 
-// CreateSession are the arguments of CREATE_SESSION that count here. The channel is
-// as the server is ready to grant it.
+// CreateSession are the arguments of CREATE_SESSION that this package uses. Fore has the limits
+// that the server is ready to grant.
 type CreateSession struct {
 	Client    uint64
 	Sequence  uint32
@@ -72,7 +72,8 @@ type CreateSession struct {
 	NoExport  bool // no export admits the caller
 	Minor     uint32
 	Fore      Channel
-	// Back is for the session if it is made now; Path the connection for it, or nil.
+	// If CREATE_SESSION makes a session, it gets the backchannel Back and its connection Path. Each
+	// may be nil.
 	Back *Backchannel
 	Path rpc.Caller
 }
@@ -82,7 +83,7 @@ type Created struct {
 	ID       SessionID
 	Sequence uint32
 	Fore     Channel
-	Bound    bool // Path is
+	Bound    bool // Path was bound to the session
 }
 
 // CreateSession is CREATE_SESSION (RFC 8881 section 18.36.4). The first one confirms the client,
@@ -244,13 +245,13 @@ func (s *Server) DestroySession(id SessionID, by *By) nfs.Status {
 	return nfs.OK
 }
 
-// Request is what SEQUENCE says of a compound, and what was seen of it.
+// Request has what SEQUENCE says of a compound, and what the caller knows of the compound.
 type Request struct {
 	Session  SessionID
 	From     From
 	Sequence uint32
 	Slot     uint32
-	Highest  uint32 // slot that the client uses
+	Highest  uint32 // highest slot that the client uses
 	Digest   uint64 // of arguments and credential, to tell a retry from another request
 	Ops      uint32 // operations of the compound
 	Size     uint32 // of the whole RPC message in bytes
@@ -258,19 +259,19 @@ type Request struct {
 	MayWait  bool // the caller can wait for Use.Done
 }
 
-// Verdict is what is to be done with a request.
+// Verdict is what the caller does with a request.
 type Verdict uint8
 
 // Verdicts of Sequence.
 const (
 	// Execute it, and then call Use.Finish or Use.Cancel.
 	Execute Verdict = iota
-	// Replay the reply that Use.Reply has.
+	// Replay: answer with Use.Reply.
 	Replay
-	// Uncached: it was executed, but its reply was not kept.
+	// Uncached: the request was executed, but the slot has no reply.
 	Uncached
-	// Wait: it is being executed; ask again when Use.Done is closed. Done is nil if
-	// the request cannot wait.
+	// Wait: the request is being executed. Call Sequence again when Use.Done is closed. Done is nil
+	// if the request cannot wait.
 	Wait
 )
 

@@ -65,8 +65,8 @@ import (
 // Memory.
 type Config struct {
 	// Boot is different for each start of the server. It is part of client IDs, session IDs and
-	// stateids: what an earlier start has issued is found to be stale, and never taken for something
-	// new. Zero and all ones would make special stateids; 1 takes their place.
+	// stateids. So the server recognizes those of an earlier start as stale, and never takes them
+	// for new ones. Zero and all ones would make special stateids; 1 takes their place.
 	Boot uint32
 	// Lease is how long a client may be silent; 0 means 90 seconds. It is also the time that a client
 	// has to return a recalled delegation.
@@ -80,8 +80,8 @@ type Config struct {
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
 	// of the same table; nil means never.
 	OthersReclaim func() bool
-	// Journal keeps the list of clients that may reclaim their state after the next
-	// start. It is called by one goroutine at a time. nil: they may not.
+	// Journal stores the list of clients that may reclaim their state after the next start. One
+	// goroutine at a time calls it. nil: no client may reclaim.
 	Journal Journal
 	// Clients bounds the client records, Sessions the sessions of one client, States the opens, lock
 	// stateids, delegations and copies of one client. Above a limit a new client, session, open or
@@ -116,8 +116,8 @@ type Change uint8
 // Changes.
 const (
 	Established Change = iota // it is confirmed, and may have state
-	Replaced                  // another start of it has taken its place
-	Ended                     // by its own request, an administrator, or others after its lease
+	Replaced                  // a new start of the client has replaced it
+	Ended                     // by its own request, by an administrator, or by other clients after its lease
 )
 
 func (c Change) String() string { return [...]string{"established", "replaced", "ended"}[c] }
@@ -169,7 +169,7 @@ type Server struct {
 	// Of version 4.0: confirmations asked for, and the last clients whose lease ran out.
 	confirms uint32
 	expired  []uint32
-	// When sweep and Sweep looked last, in nanoseconds; 0: never.
+	// When sweep and Sweep last looked at all clients, in nanoseconds; 0: never.
 	swept, sweptNew atomic.Int64
 
 	mem      memory

@@ -20,8 +20,8 @@ func (s *Server) sweep(now time.Time) {
 	})
 }
 
-// Sweep forgets clients that were not confirmed within their lease. It is for calling often: most
-// calls find that it is too soon for another look.
+// Sweep forgets clients that were not confirmed within their lease. It may be called often: most
+// calls return at once, because the last look was less than half a lease ago.
 func (s *Server) Sweep(now time.Time) {
 	if !s.due(&s.sweptNew, now) {
 		return
@@ -30,7 +30,7 @@ func (s *Server) Sweep(now time.Time) {
 	s.sweepOf(now, func(c *Client) bool { return !c.confirmed.Load() })
 }
 
-// due reports whether it is half a lease since last, and if it is, makes it now.
+// due reports whether half a lease has passed since last. If so, it sets last to now.
 func (s *Server) due(last *atomic.Int64, now time.Time) bool {
 	at, n := last.Load(), now.UnixNano()
 	return (at == 0 || n-at >= int64(s.cfg.Lease/2)) && last.CompareAndSwap(at, n)
