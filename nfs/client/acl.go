@@ -26,15 +26,15 @@ type ACLs struct {
 // aclBytes bounds an ACL of version 4 on the wire, in bytes.
 const aclBytes = 64 << 10
 
-// GetACL reads the ACLs of an object. Version 3 uses NFSACL. Version 4 uses the attribute acl, which
-// the client maps to POSIX ACLs as nfs/acl has it. The error is nfs.ErrNotSupp if the server has no
-// ACLs, or one that POSIX ACLs cannot express.
+// GetACL reads the ACLs of an object. Version 3 uses NFSACL. Version 4 uses the attribute acl,
+// which package nfs/acl maps to POSIX ACLs. The error is nfs.ErrNotSupp if the server has no ACLs,
+// or if POSIX ACLs cannot express the object's ACL.
 func (c *Client) GetACL(ctx context.Context, h Handle) (ACLs, error) {
 	return using(ctx, c, func(p procs) (ACLs, error) { return p.getACL(ctx, h) })
 }
 
-// SetACL replaces the ACLs of an object, all of them. dir says that it is a directory. The mode
-// follows the access ACL. The error is nfs.ErrNotSupp if the server has no ACLs.
+// SetACL replaces all ACLs of an object. dir says that the object is a directory. The mode follows
+// the access ACL. The error is nfs.ErrNotSupp if the server has no ACLs.
 func (c *Client) SetACL(ctx context.Context, h Handle, dir bool, l ACLs) error {
 	return c.with(ctx, func(p procs) error { return p.setACL(ctx, h, dir, l) })
 }
@@ -128,8 +128,8 @@ func (p proc4) setACL(ctx context.Context, h Handle, dir bool, l ACLs) error {
 	return as3(err)
 }
 
-// aclID returns the user or group of a name in an ACL. A name that this host cannot resolve is not
-// ok: an ACL that is written back must not make it nobody's.
+// aclID returns the user or group of a name in an ACL. ok is false for a name that this host cannot
+// resolve: if it became nobody, a program that writes the ACL back would change the entry.
 func aclID(who []byte, group bool) (uint32, bool) {
 	if id, ok := nfs4.DecodeID(who); ok {
 		return id, true

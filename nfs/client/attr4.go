@@ -25,7 +25,7 @@ var ofObject = nfs4.BitmapOf(nfs4.AttrType, nfs4.AttrSize, nfs4.AttrFSID, nfs4.A
 	nfs4.AttrOwner, nfs4.AttrOwnerGroup, nfs4.AttrRawDev, nfs4.AttrSpaceUsed, nfs4.AttrTimeAccess, nfs4.AttrTimeMetadata,
 	nfs4.AttrTimeModify)
 
-// ofEntry are those that are asked for of the entries of a directory.
+// ofEntry are the attributes that the client asks for of each entry of a directory.
 var ofEntry = func() nfs4.Bitmap {
 	b := nfs4.BitmapOf(nfs4.AttrRdattrError, nfs4.AttrFileHandle)
 	ofObject.Each(func(n int) { b[n/32] |= 1 << (n % 32) })
@@ -175,7 +175,7 @@ func encodeSetAttr4(e *xdr.Encoder, s *blockstore.SetAttr) {
 		encodeSetTime4(&v, s.MtimeHow, s.Mtime)
 	}
 	if set == (nfs4.Bitmap{}) {
-		e.Uint32(1) // a mask without any words passes for one that is missing
+		e.Uint32(1) // a server could take a mask without any words for a missing mask
 		e.Uint32(0)
 	} else {
 		set.Encode(e)

@@ -15,8 +15,8 @@ const (
 	procCBCompound  = 1
 )
 
-// Operations of a CB_COMPOUND. Those from the first to the last one exist; the others than these
-// are answered NOTSUPP.
+// Operations of a CB_COMPOUND. The numbers from the first to the last constant exist. Operations
+// that have no constant here get NOTSUPP.
 const (
 	opCBGetattr    = 3
 	opCBRecall     = 4
@@ -28,14 +28,15 @@ const (
 	opCBIllegal    = 10044
 )
 
-// What the client grants to the backchannel of a session. The transport posts receives for
+// Limits that the client grants to the backchannel of a session. The transport posts receives for
 // rpc.BackwardCalls calls.
 const (
 	backSlots = rpc.BackwardCalls
 	backOps   = 8
 )
 
-// cbOps are what a callback asks of the client. None of them waits for a call to the server.
+// cbOps are the operations of the client that callbacks use. None of them waits for a call to the
+// server.
 type cbOps interface {
 	// sequence finds the backchannel of a session, or nil.
 	sequence(id state.SessionID, minor uint32) *backchannel
@@ -65,7 +66,7 @@ type backSlot struct {
 	reply []byte // of seq: a CB_COMPOUND4res
 }
 
-// begin starts a request. A reply that is not nil is the answer to it already.
+// begin starts a request. If reply is not nil, it is the answer, and there is nothing to execute.
 func (b *backchannel) begin(slot, seq uint32) (st nfs.Status, reply []byte) {
 	if slot >= backSlots {
 		return nfs.ErrBadSlot, nil
@@ -208,8 +209,8 @@ func serveCBCompound(o cbOps, d *xdr.Decoder, e *xdr.Encoder) rpc.AcceptStat {
 	return rpc.RPCSuccess
 }
 
-// knownCB returns the operation and the status of a result. An operation that does not exist is
-// CB_ILLEGAL.
+// knownCB returns the operation and the status for a result. For an operation that does not exist
+// it returns CB_ILLEGAL.
 func knownCB(op uint32, st nfs.Status) (uint32, nfs.Status) {
 	if op < opCBFirst || op > opCBLast {
 		return opCBIllegal, nfs.ErrOpIllegal

@@ -21,8 +21,8 @@ type callbacks struct {
 	mu       sync.Mutex // guards sessions and their backchannels
 	sessions map[state.SessionID]*called
 
-	// execution is held while a CB_COMPOUND is executed. They are short, and one at a time keeps the
-	// order that the server sends them in.
+	// execution is locked while a CB_COMPOUND is executed. CB_COMPOUNDs are short. One at a time
+	// keeps the order in which the server sends them.
 	execution sync.Mutex
 
 	user    atomic.Pointer[DelegationUser]
@@ -46,7 +46,7 @@ func (c *callbacks) add(id state.SessionID, s *session4, minor uint32) {
 	c.sessions[id] = &called{s: s, back: backchannel{minor: minor}}
 }
 
-// remove ends that. The server gets BADSESSION.
+// remove makes the client answer callbacks of the session with BADSESSION.
 func (c *callbacks) remove(id state.SessionID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *callbacks) receive(msg []byte, reply func([]byte)) {
 	}()
 }
 
-// execution is one callback that is executed. It implements cbOps.
+// execution is the execution of one callback. It implements cbOps.
 type execution struct {
 	c *callbacks
 	s *session4 // of its CB_SEQUENCE

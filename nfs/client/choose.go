@@ -104,7 +104,8 @@ func (c *Client) probe(ctx context.Context) (p procs, fixed bool, err error) {
 	return c.choice.procs, c.choice.fixed, nil
 }
 
-// refused returns the error for a server that does not speak the only version that is wanted.
+// refused returns the error for a server that does not speak v, the only version that the caller
+// wants.
 func (c *Client) refused(v Version, err error) error {
 	if !lower(err) {
 		return err

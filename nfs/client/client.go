@@ -52,7 +52,7 @@ type Client struct {
 
 	mu     sync.Mutex
 	choice choice
-	idle   []*session4 // sessions of version 4 that are not used, as the version is 3
+	idle   []*session4 // unused sessions of version 4: the client speaks version 3
 }
 
 // New makes a client. It connects with the first call.
@@ -75,8 +75,8 @@ func New(cfg Config) *Client {
 	return c
 }
 
-// Close ends the connections, and the session of version 4 with what is open in it.
-// Calls in flight fail.
+// Close ends the connections, and the session of version 4 with its open files. Calls in flight
+// fail.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	sessions := c.idle
@@ -95,22 +95,22 @@ func (c *Client) Close() error {
 
 // Stats are the counts of a client since it was made.
 type Stats struct {
-	Connections uint64        // that were made, the first one included
+	Connections uint64        // made so far, with the first one
 	Links       int           // connections for NFS now
 	Resent      uint64        // calls that were sent again over a new connection
 	Waited      time.Duration // of all calls, from the request to the reply; calls in flight together add up
 	Sessions    uint64        // of version 4 that were made
 	Reclaimed   uint64        // opens that were reclaimed after restarts of the server
-	Relocked    uint64        // locks
+	Relocked    uint64        // locks that were reclaimed after restarts of the server
 	Callbacks   uint64        // calls of the server that were answered
-	Notified    uint64        // waits for locks that such a call ended
+	Notified    uint64        // waits for locks that a callback ended
 
-	Delegations     int    // that the client has
+	Delegations     int    // delegations that the client has now
 	Delegated       uint64 // delegations that were granted
-	Recalled        uint64 // that the server asked for
+	Recalled        uint64 // delegations that the server recalled
 	Returned        uint64
-	Redelegated     uint64 // that were reclaimed after restarts of the server
-	LostDelegations uint64 // that the server ended on its own
+	Redelegated     uint64 // delegations that were reclaimed after restarts of the server
+	LostDelegations uint64 // delegations that the server ended on its own
 }
 
 // Stats returns the client's counts.
@@ -148,8 +148,8 @@ const (
 	jukeboxMax   = 5 * time.Second
 )
 
-// headroom is the size of what results have beside their lists and data: the status, attributes
-// before and after of two directories, handles.
+// headroom is the size of the parts of results beside lists and data: the status, handles, and the
+// attributes of two directories before and after.
 const headroom = 1024
 
 // request is one NFS call whose results begin with a status.
@@ -161,8 +161,8 @@ type request struct {
 	dst    []byte
 	resMax int
 
-	// State of a transmission. It is part of the request, so that a call allocates nothing else, and
-	// nothing at all if the request is reused.
+	// The rest is the state of a transmission. It is part of the request, so a call allocates
+	// nothing else. If the request is reused, a call allocates nothing at all.
 	rpc    rpc.Request
 	status nfs.Status
 	res    func(*xdr.Decoder) error // q.results, made once

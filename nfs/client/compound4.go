@@ -69,11 +69,11 @@ func (q *compound4) encode(e *xdr.Encoder, minor uint32, head *op4) {
 
 const tagMax = 1024
 
-// decode reads a COMPOUND4res. headStatus is the status of head, and of the whole compound where
-// there are no results at all.
+// decode reads a COMPOUND4res. headStatus is the status of head. If the reply has no results at
+// all, it is the status of the whole compound.
 //
-// A server stops at the first operation that fails, and its status is the status of the compound.
-// A reply with more or fewer results, or with those of other operations, is errResults.
+// A server stops at the first operation that fails, and its status is the status of the compound. A
+// reply with more or fewer results, or with those of other operations, is errResults.
 func (q *compound4) decode(d *xdr.Decoder, head *op4) (headStatus, status nfs.Status, err error) {
 	q.failed, q.executed = 0, 0
 	whole := nfs.Status(d.Uint32())
@@ -179,8 +179,8 @@ var transmissions = sync.Pool{New: func() any {
 	return t
 }}
 
-// send sends a compound over conn, once. seq is its SEQUENCE; without a session in it the compound
-// has none.
+// send sends a compound over conn, once. seq is its SEQUENCE. If seq has no session, the compound
+// has no SEQUENCE.
 func (s *session4) send(ctx context.Context, conn rpc.Client, minor uint32, q *compound4, seq sequence4) (
 	headStatus, status nfs.Status, err error,
 ) {

@@ -25,7 +25,7 @@ func (p proc4) create(ctx context.Context, dir Handle, name string, mode blockst
 	return n, createError(err)
 }
 
-// createError returns the status of version 3 for one of an OPEN that creates a file.
+// createError maps the status of an OPEN that creates a file to a status of version 3.
 func createError(err error) error {
 	switch err {
 	case nfs.ErrSymlink, nfs.ErrWrongType, nfs.ErrIsDir:
@@ -43,8 +43,8 @@ func (p proc4) openNewOp(name string, mode blockstore.CreateMode, s *blockstore.
 	return createFileOp(owner, ShareWrite|nfs4.WantNoDeleg, name, mode, s, verifier, res)
 }
 
-// createFileOp is an OPEN that creates a file by its name (RFC 8881 section 18.16). access has what
-// the client wants, too. verifier is for mode Exclusive.
+// createFileOp is an OPEN that creates a file by its name (RFC 8881 section 18.16). access also has
+// the delegation that the client wants. verifier is for mode Exclusive.
 func createFileOp(owner string, access uint32, name string, mode blockstore.CreateMode, s *blockstore.SetAttr,
 	verifier *[nfs3.VerifierLen]byte, res *opened4,
 ) op4 {

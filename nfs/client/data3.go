@@ -9,9 +9,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// READ and WRITE are most of what a client sends, so that their requests are pooled and allocate
+// READ and WRITE are most of what a client sends. So their requests are pooled and allocate
 // nothing. A transport does not touch a request after its Call has returned, also if the context
-// ended the call. From then on another call may use it.
+// ended the call. From then on another call may use the request.
 
 // read3 is one READ (RFC 1813 section 3.3.6). p is both Dst of the request and the caller's buffer.
 type read3 struct {
@@ -104,7 +104,7 @@ func (c proc3) write(ctx context.Context, h Handle, p []byte, off uint64, how bl
 	return w, err
 }
 
-// again returns the request without anything of the caller's, for the pool.
+// again returns the request without references to the caller's data, for the pool.
 func (q *request) again() request {
 	return request{proc: q.proc, args: q.args, ok: q.ok, res: q.res}
 }

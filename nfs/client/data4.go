@@ -17,7 +17,7 @@ import (
 // each stateid.
 type read4 struct {
 	compound4
-	both [2]op4 // PUTFH and it
+	both [2]op4 // PUTFH and READ
 	with func(state.Stateid) *compound4
 	h    Handle
 	p    []byte
@@ -66,7 +66,7 @@ func (p proc4) read(ctx context.Context, h Handle, b []byte, off uint64) (n int,
 // write4 is the compound of one WRITE (RFC 8881 section 18.32).
 type write4 struct {
 	compound4
-	both [2]op4 // PUTFH and it
+	both [2]op4 // PUTFH and WRITE
 	with func(state.Stateid) *compound4
 	h    Handle
 	p    []byte

@@ -14,22 +14,22 @@ import (
 // DelegationUser uses the delegations of a Client: it caches files while the server promises that
 // nobody else changes them (RFC 8881 section 10.4). Its methods may be called from any goroutine.
 type DelegationUser interface {
-	// Recalled is called once for a delegation that the client is about to return. Valid is false
-	// already. It writes back what was changed of the file under the delegation. The client returns
-	// the delegation when Recalled returns. The file stays open as it was.
+	// Recalled is called once for a delegation that the client is about to return. Valid already
+	// returns false. Recalled writes back the changes of the file under the delegation. When it
+	// returns, the client returns the delegation. Opens of the file stay as they are.
 	Recalled(ctx context.Context, d *Delegation)
-	// Lost is called once for a delegation that the server has ended without getting it back, because
-	// it did not hear of the client for longer than the lease, or got no answer to a recall. Another
-	// client may have changed the file since. It must not wait and makes no calls.
+	// Lost is called once for a delegation that the server has ended on its own: the server has not
+	// heard of the client for longer than the lease, or has got no answer to a recall. Another
+	// client may have changed the file since. Lost must not wait and makes no calls.
 	Lost(d *Delegation)
-	// Changed returns the size of a file that is delegated for writing, and whether the file has
-	// changes that the server does not have. It must not wait and makes no calls.
+	// Changed returns the size of a file that is delegated for writing. changed says that the file
+	// has changes which the server does not have. Changed must not wait and makes no calls.
 	Changed(d *Delegation) (size uint64, changed bool)
 }
 
-// UseDelegations makes the client ask for delegations, and u use them. With nil it asks for none.
-// Delegations need version 4.1 or 4.2, a backchannel, and a server that grants them; a file is
-// delegated by an open, at most.
+// UseDelegations makes the client ask for delegations, which u uses. If u is nil, the client asks
+// for none. Delegations need version 4.1 or 4.2, a backchannel, and a server that grants them. Only
+// an open of a file can get a delegation.
 func (c *Client) UseDelegations(u DelegationUser) {
 	if u == nil {
 		c.nfs.calls.user.Store(nil)
@@ -38,7 +38,7 @@ func (c *Client) UseDelegations(u DelegationUser) {
 	c.nfs.calls.user.Store(&u)
 }
 
-// phase is what has become of a delegation.
+// phase is the state of a delegation.
 //
 //	held --recall, give up--> returning --DELEGRETURN--> ended
 //	  |                           |
@@ -52,9 +52,9 @@ const (
 	phaseLost
 )
 
-// Delegation is the server's promise for one file: nobody else changes it, and, if it is for
-// writing, nobody else reads it, without the client being asked first. Its methods may be called
-// from any goroutine.
+// Delegation is the server's promise for one file: nobody else changes the file before the server
+// has asked this client. If the delegation is for writing, the same holds for reading. The methods
+// may be called from any goroutine.
 type Delegation struct {
 	o     *opens
 	f     *open4
@@ -65,12 +65,12 @@ type Delegation struct {
 	// opens.mu guards these.
 	id      state.Stateid
 	phase   phase
-	used    time.Time // of clock: when the file was closed last
+	used    time.Time // when the file was last closed, on the clock of package clock
 	permits map[permit]struct{}
 	over    chan struct{} // closed when the phase is ended or lost
 }
 
-// permit is an access to a file for which the server has given permission to a user.
+// permit is an access to a file that the server has allowed a user.
 type permit struct {
 	who    string
 	access uint32
@@ -93,8 +93,8 @@ func (d *Delegation) Handle() Handle { return d.f.h }
 // Write reports whether the delegation is for writing.
 func (d *Delegation) Write() bool { return d.write }
 
-// Valid reports whether the server keeps its promise: it has not asked for the delegation, and the
-// lease has not expired.
+// Valid reports whether the server still keeps its promise: it has not recalled the delegation, and
+// the lease has not expired.
 func (d *Delegation) Valid() bool {
 	if d == nil {
 		return false
@@ -123,7 +123,8 @@ var ErrDelegationLost = errors.New("the server has ended the delegation of the f
 type delegationKey struct{}
 
 // Under returns a context for WRITEs of data that was cached under the delegation. They fail with
-// ErrDelegationLost, and change nothing, if the delegation is lost. A nil delegation changes nothing.
+// ErrDelegationLost, and change nothing, if the delegation is lost. A nil delegation changes
+// nothing.
 func (d *Delegation) Under(ctx context.Context) context.Context {
 	if d == nil {
 		return ctx
@@ -151,8 +152,9 @@ func (c *Client) Delegation(h Handle) *Delegation {
 	return nil
 }
 
-// ReturnDelegation returns the delegation of a file, if there is one, after Recalled. It waits for
-// the server's reply or the end of ctx. The delegation is given up in either case.
+// ReturnDelegation calls Recalled for the delegation of a file, if there is one, and returns the
+// delegation. It waits for the server's reply or the end of ctx. The client gives up the delegation
+// in either case.
 func (c *Client) ReturnDelegation(ctx context.Context, h Handle) {
 	o := c.opens()
 	if o == nil {

@@ -20,21 +20,21 @@ import (
 //	the server restarts   OPEN, CLAIM_PREVIOUS with the type of the delegation
 
 const (
-	// delegationsMax bounds the delegations of a client. Beyond it those are returned that were not
-	// used for the longest time.
+	// delegationsMax bounds the delegations of a client. Above it the client returns the
+	// delegations that were unused for the longest time.
 	delegationsMax = 1000
 	// delegationIdle is how long a file is closed before its delegation is returned.
 	delegationIdle = time.Minute
-	// earlyMax bounds the recalls of delegations that an OPEN in flight may have got.
+	// earlyMax bounds the early recalls, see granting.
 	earlyMax = 256
 
 	// wantAny is OPEN4_SHARE_ACCESS_WANT_ANY_DELEG: the type that suits the access.
 	wantAny = 0x0300
 )
 
-// want is what an OPEN of a file asks for: a delegation if somebody uses it. A file that is only
-// written is seldom read by its writer next, but by others, who would have to wait for a recall.
-// opens.mu is held. f is nil for a file that is created.
+// want returns what an OPEN of a file asks for: a delegation if the client has a user of
+// delegations. An open for writing alone asks for none: others usually read the file next, and
+// would have to wait for a recall. opens.mu is held. f is nil for a file that is created.
 func (o *opens) want(f *open4, access uint32) uint32 {
 	if o.user() == nil || access == ShareWrite || f != nil && f.deleg != nil {
 		return nfs4.WantNoDeleg
@@ -52,10 +52,10 @@ func (o *opens) user() DelegationUser {
 	return nil
 }
 
-// granting begins an OPEN that may get a delegation, and returns the function that ends it. A
-// CB_RECALL can overtake the reply of the OPEN (RFC 8881 section 2.10.6.3). Until the last OPEN in
-// flight ends, recalls of unknown delegations are remembered. Then nobody knows those that are
-// left, and they are returned.
+// granting begins an OPEN that may get a delegation, and returns the function that ends the OPEN. A
+// CB_RECALL can overtake the reply of the OPEN (RFC 8881 section 2.10.6.3). So the client remembers
+// recalls of unknown delegations until no OPEN is in flight. Then it returns those delegations that
+// are still unknown.
 func (o *opens) granting() (end func()) {
 	o.mu.Lock()
 	o.grants++
@@ -192,8 +192,8 @@ func (o *opens) recall(h Handle, id state.Stateid) nfs.Status {
 	return nfs.OK
 }
 
-// callbackAttr is CB_GETATTR. A client that has changed the file reports another change attribute
-// than the one that it got with the delegation (RFC 8881 section 10.4.3).
+// callbackAttr is CB_GETATTR. If the client has changed the file, it reports a change attribute
+// that differs from the one it got with the delegation (RFC 8881 section 10.4.3).
 func (o *opens) callbackAttr(h Handle) (change, size uint64, st nfs.Status) {
 	u := o.user()
 	o.mu.Lock()
@@ -226,8 +226,8 @@ func (o *opens) recallAny(keep uint32, kinds nfs4.Bitmap) nfs.Status {
 	return nfs.OK
 }
 
-// shrink returns delegations of some kinds until at most keep of these kinds are left. Those of
-// closed files go first, the longest unused ones before others. opens.mu is held.
+// shrink returns delegations of some kinds until at most keep of them are left. It begins with
+// closed files. Of these it takes the longest unused ones first. opens.mu is held.
 func (o *opens) shrink(keep int, kinds nfs4.Bitmap) {
 	var list []*Delegation
 	for _, f := range o.byFile {
@@ -260,7 +260,8 @@ func (o *opens) giveIdle() {
 	}
 }
 
-// giveBack begins to return a delegation, unless that has begun. opens.mu is held.
+// giveBack starts to return a delegation, unless the client is returning it already. opens.mu is
+// held.
 func (o *opens) giveBack(d *Delegation) {
 	if d.phase != phaseHeld {
 		return
@@ -282,7 +283,7 @@ func (o *opens) returning(d *Delegation) {
 		id := d.id
 		o.mu.Unlock()
 		nfs4.EncodeStateid(e, id)
-	}}) // after an error the server does not know it, or revokes it
+	}}) // after an error the server does not know the delegation, or revokes it
 	o.mu.Lock()
 	if d.phase == phaseReturning {
 		o.returned.Add(1)
@@ -322,7 +323,7 @@ func (o *opens) lose(d *Delegation) {
 	}()
 }
 
-// closeUnused closes a file at the server that nobody here has open and that has no delegation.
+// closeUnused closes a file at the server if no caller has it open and it has no delegation.
 func (o *opens) closeUnused(ctx context.Context, f *open4) error {
 	if err := f.mu.lock(ctx); err != nil {
 		return err
@@ -331,7 +332,7 @@ func (o *opens) closeUnused(ctx context.Context, f *open4) error {
 	return o.closeIfUnused(ctx, f)
 }
 
-// kind is the open_delegation_type4 of a delegation, which can be nil.
+// kind returns the open_delegation_type4 of a delegation. d can be nil.
 func (d *Delegation) kind() uint32 {
 	switch {
 	case d == nil:
@@ -342,9 +343,9 @@ func (d *Delegation) kind() uint32 {
 	return delegRead
 }
 
-// regrant records the answer to the reclaim of an open with the delegation d. Since the open was
-// reclaimed, nobody else has changed the file. So a delegation that the server does not grant again
-// is given up, and not lost. opens.mu is held.
+// regrant records the answer to the reclaim of an open with the delegation d. Because the open was
+// reclaimed, nobody else has changed the file. So if the server does not grant the delegation
+// again, the client gives it up, but it is not lost. opens.mu is held.
 func (o *opens) regrant(d *Delegation, res *opened4) {
 	switch {
 	case d.phase != phaseHeld && d.phase != phaseReturning:

@@ -18,25 +18,25 @@ type DMABuf struct {
 	Mapped bool
 }
 
-// ErrNoDMABuf is what memory of another device fails with over a connection that does not reach
-// it: over TCP, and over RDMA devices that cannot, soft RoCE among them.
+// ErrNoDMABuf is the error for memory of another device over a connection that cannot reach the
+// memory: over TCP, and over RDMA devices without this ability, such as soft RoCE.
 var ErrNoDMABuf = rpc.ErrNoDMABuf
 
-// RegisterDMABuf registers memory of another device, so that what Read and ReadAt bring into it
-// goes there from the network by RDMA WRITE, and what Write and WriteAt take out of it comes
-// from there by RDMA READ, without the processor's touch. All of b is the caller's, and stays as
-// it is until Close of the returned Memory.
+// RegisterDMABuf registers memory of another device. Data that Read and ReadAt bring into the
+// memory goes there from the network by RDMA WRITE. Data that Write and WriteAt send comes from
+// there by RDMA READ. The processor does not touch the data. All of b belongs to the caller, and
+// must stay as it is until Close of the returned Memory.
 //
-// Parts of b.Names, which is Memory.Bytes, are the buffers of calls. Unless it is Mapped it is
-// address space alone, and a program that reads or writes there ends by a fault; copy, append,
-// and every reader or writer that takes a []byte does. Buffers of calls must lie in it wholly.
+// Parts of b.Names, which is Memory.Bytes, are the buffers of calls. A buffer must lie wholly in
+// it. Unless the memory is Mapped, b.Names is address space alone: a program that reads or writes
+// there ends by a fault. Copy, append, and every reader or writer that takes a []byte access it so.
 //
-// A connection that was made before there was such memory may be replaced by one that can
-// register it. Calls in flight are sent again over the new one. Config.Dial must pass its
+// A connection that was made before the client had such memory may be replaced by one that can
+// register it. Calls in flight are sent again over the new connection. Config.Dial must pass its
 // context on to the transport for that.
 //
-// A connection that does not reach the memory fails with ErrNoDMABuf: RegisterDMABuf if there is
-// one, and the first call otherwise.
+// If a connection cannot reach the memory, the error is ErrNoDMABuf. RegisterDMABuf returns it if
+// there is a connection, otherwise the first call does.
 func (c *Client) RegisterDMABuf(b DMABuf) (*Memory, error) {
 	if len(b.Names) == 0 {
 		return nil, fmt.Errorf("client: the dma-buf has no names")

@@ -13,8 +13,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// What CREATE_SESSION asks for. A message has to hold the data of one READ or WRITE and the rest of
-// its compound.
+// The limits that the client asks for in CREATE_SESSION. A message must have room for the data of
+// one READ or WRITE and for the rest of its compound.
 const (
 	slotsAsked   = 128
 	opsAsked     = 50
@@ -42,10 +42,11 @@ const (
 // errTooSmall is a session in which the server grants too little to do anything.
 var errTooSmall = errors.New("the server's session is too small")
 
-// establish makes a session. It gets a client ID first if it has none, or if the server does not
-// know the one it has; in the latter case the state of the client is recovered. recovery is held.
+// establish makes a session. If the client has no client ID, or the server does not know the ID,
+// establish first gets a new one. In the second case it recovers the state of the client. recovery
+// is held.
 func (s *session4) establish(ctx context.Context) error {
-	ctx = WithCred(ctx, s.cred) // not that of the call which found no session
+	ctx = WithCred(ctx, s.cred) // not the identity of the call that found no session
 	for attempt := 0; ; attempt++ {
 		if s.id == 0 {
 			known, err := s.exchangeID(ctx)
@@ -136,9 +137,9 @@ func (s *session4) createSession(ctx context.Context) (*live, error) {
 	return x, nil
 }
 
-// recover makes x the session of the client. If the client ID is new it first reclaims what was
-// open and locked under the old one, and says that it is done (RECLAIM_COMPLETE, RFC 8881 section
-// 18.51). Until then no other call uses the session.
+// recover makes x the session of the client. If the client ID is new, recover first reclaims the
+// opens and locks of the old one, and sends RECLAIM_COMPLETE (RFC 8881 section 18.51). Until then
+// no other call uses the session.
 func (s *session4) recover(ctx context.Context, x *live) error {
 	s.conn.hook(func(ctx context.Context, c rpc.Client) error { return s.bind(ctx, c, x) })
 	if err := s.bindAll(ctx, x); err != nil {
@@ -186,8 +187,8 @@ func (s *session4) bind(ctx context.Context, c rpc.Client, x *live) error {
 	return err
 }
 
-// bindAll associates the connections that are there with a session, if there are several: that of its
-// CREATE_SESSION is associated, and calls may use any.
+// bindAll associates all connections with a session, because calls may use any of them.
+// CREATE_SESSION has associated its own connection already, so a single connection needs no call.
 func (s *session4) bindAll(ctx context.Context, x *live) error {
 	list := s.conn.connections()
 	if len(list) < 2 {
@@ -204,7 +205,7 @@ func (s *session4) bindAll(ctx context.Context, x *live) error {
 // destroyTime bounds how long the end of a session may take.
 const destroyTime = 2 * time.Second
 
-// close closes what is open, and destroys the session and the client ID, if the server can be
+// close closes the open files, and destroys the session and the client ID, if the server can be
 // reached. It does not connect again for that.
 func (s *session4) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), destroyTime)

@@ -12,9 +12,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Seek returns where the next data, or with hole the next hole, of a file begins from off on
-// (SEEK, RFC 7862 section 15.11). It is nfs.ErrNXIO if off is at or behind the end of the file, or
-// if no data follows, and nfs.ErrNotSupp if the server has no SEEK.
+// Seek returns where the next data of a file begins from off on, or with hole the next hole (SEEK,
+// RFC 7862 section 15.11). The error is nfs.ErrNXIO if off is at or behind the end of the file, or
+// if no data follows. It is nfs.ErrNotSupp if the server has no SEEK.
 func (c *Client) Seek(ctx context.Context, h Handle, off uint64, hole bool) (uint64, error) {
 	p, err := c.must42(ctx)
 	if err != nil {
@@ -38,7 +38,7 @@ func (c *Client) Seek(ctx context.Context, h Handle, off uint64, hole bool) (uin
 	return max(at, off), nil
 }
 
-// must42 returns the procedures, or nfs.ErrNotSupp if the version has not the operations of 4.2.
+// must42 returns the procedures, or nfs.ErrNotSupp if the version lacks the operations of 4.2.
 func (c *Client) must42(ctx context.Context) (proc4, error) {
 	p, ok, err := c.four2(ctx)
 	if err == nil && !ok {
@@ -47,15 +47,16 @@ func (c *Client) must42(ctx context.Context) (proc4, error) {
 	return p, err
 }
 
-// Allocate reserves space for n bytes of a file from off on, and makes the file longer if it ends
-// before them (ALLOCATE, RFC 7862 section 15.1). The change is stable. It is nfs.ErrNotSupp if the
-// server has no ALLOCATE.
+// Allocate reserves space for n bytes of a file from off on. If the file ends before them, it
+// becomes longer (ALLOCATE, RFC 7862 section 15.1). The change is stable. The error is
+// nfs.ErrNotSupp if the server has no ALLOCATE.
 func (c *Client) Allocate(ctx context.Context, h Handle, off, n uint64) error {
 	return c.reserve(ctx, h, nfs4.OpAllocate, off, n)
 }
 
-// Deallocate makes n bytes of a file from off on a hole (DEALLOCATE, RFC 7862 section 15.4). The
-// size stays. The change is stable. It is nfs.ErrNotSupp if the server has no DEALLOCATE.
+// Deallocate turns n bytes of a file from off on into a hole (DEALLOCATE, RFC 7862 section 15.4).
+// The size stays. The change is stable. The error is nfs.ErrNotSupp if the server has no
+// DEALLOCATE.
 func (c *Client) Deallocate(ctx context.Context, h Handle, off, n uint64) error {
 	return c.reserve(ctx, h, nfs4.OpDeallocate, off, n)
 }
@@ -85,9 +86,9 @@ type Range struct {
 }
 
 // CopyRange makes the server copy up to n bytes, and returns how many it copied (COPY, RFC 7862
-// section 15.2). What was copied is stable. Fewer bytes than n, or none, were copied where the
-// source ends. Both files must be open (OpenHandle). It is nfs.ErrNotSupp if the server has no
-// COPY, or not between these files.
+// section 15.2). The copied bytes are stable. The server copies fewer bytes, or none, where the
+// source ends. Both files must be open (OpenHandle). The error is nfs.ErrNotSupp if the server has
+// no COPY, or does not copy between these files.
 func (c *Client) CopyRange(ctx context.Context, from, to Range, n uint64) (copied uint64, err error) {
 	p, err := c.must42(ctx)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 )
 
-// File is an open file: io.ReaderAt, io.WriterAt, io.ReadWriteSeeker. Version 3 has no OPEN, so
-// that a File is a handle and a position there. In version 4 the server has the file open until
-// Close, for reading, and from the first WriteAt on for writing. ReadAt and WriteAt may be
-// called from any goroutine, the calls that use the position from one at a time.
+// File is an open file: io.ReaderAt, io.WriterAt, io.ReadWriteSeeker. In version 4 the server has
+// the file open until Close: for reading, and from the first WriteAt on also for writing. Version 3
+// has no OPEN, so there a File is only a handle and a position. ReadAt and WriteAt may be called
+// from any goroutine. Only one goroutine at a time may call the methods that use the position.
 type File struct {
 	c    *Client
 	ctx  context.Context
@@ -33,7 +33,7 @@ type File struct {
 	release []func() error // one for each acquire
 	locks   *locks4        // nil until the first lock
 
-	refused uint32 // access that OpenFile was not asked for
+	refused uint32 // access that the caller of OpenFile did not ask for
 	atEnd   bool   // Write writes at the end
 	stable  bool   // WriteAt returns when the data is stable
 }
@@ -45,8 +45,8 @@ type unstable struct {
 	verifier [nfs3.VerifierLen]byte
 }
 
-// unstableMax bounds the data in bytes that a File retains until Sync. WriteAt calls Sync beyond
-// it.
+// unstableMax bounds the data in bytes that a File retains until Sync. When it is exceeded, WriteAt
+// calls Sync.
 const unstableMax = 32 << 20
 
 // Open opens the file or directory of an absolute path on the server. ctx
@@ -66,10 +66,10 @@ func (c *Client) Open(ctx context.Context, name string) (*File, error) {
 	return f, nil
 }
 
-// OpenShare opens a file with an access and a share reservation (RFC 8881 section 9.7): while it
-// is open, the server refuses opens of others for what deny names. Both are ShareRead,
-// ShareWrite or ShareBoth; deny can be 0. Denial needs version 4; with version 3 the error is
-// nfs.ErrNotSupp.
+// OpenShare opens a file with an access and a share reservation (RFC 8881 section 9.7): while the
+// file is open, the server refuses opens of others for the access in deny. access and deny are
+// ShareRead, ShareWrite or ShareBoth; deny can also be 0. Denial needs version 4; with version 3
+// the error is nfs.ErrNotSupp.
 func (c *Client) OpenShare(ctx context.Context, name string, access, deny uint32) (*File, error) {
 	n, err := c.Resolve(ctx, name)
 	if err != nil {

@@ -11,9 +11,10 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// ErrLockLost says that the server has ended the locks of a File. It has not received a call of the
-// client for longer than the lease, or it restarted and the client could not reclaim them. Other
-// clients may have changed what the locks protected, so every call of the File but Close fails.
+// ErrLockLost says that the server has ended the locks of a File: it has not received a call of the
+// client for longer than the lease, or it restarted and the client could not reclaim the locks.
+// Other clients may have changed the data that the locks protected. So every call of the File but
+// Close fails.
 var ErrLockLost = errors.New("the server has given up the file's locks")
 
 // LockedError is the error of a lock that conflicts with Holder, a lock of another owner. It
@@ -26,7 +27,7 @@ type LockHolder struct {
 	Offset    uint64
 	Length    uint64 // 0: to the end of the file, however long it becomes
 	Exclusive bool
-	Owner     []byte // as its client calls it
+	Owner     []byte // as the client of the owner calls it
 }
 
 // Error implements error.
@@ -37,8 +38,8 @@ func (e *LockedError) Error() string {
 // Is implements errors.Is.
 func (e *LockedError) Is(target error) bool { return target == nfs.ErrDenied }
 
-// How often Lock asks for a lock that another owner has, from a server that does not call when the
-// lock is free (CB_NOTIFY_LOCK).
+// How often Lock asks again for a lock that another owner has, if the server sends no
+// CB_NOTIFY_LOCK.
 const (
 	lockWaitFirst = 20 * time.Millisecond
 	lockWaitMax   = time.Second
@@ -103,7 +104,7 @@ func (f *File) toLock(off, n uint64, exclusive bool) (*locks4, lockRange, error)
 	return l, r, err
 }
 
-// Lock is TryLock, and waits until ctx ends for a range that another File has locked.
+// Lock is TryLock, but if another File has locked the range, it waits until ctx ends.
 func (f *File) Lock(ctx context.Context, off, n uint64, exclusive bool) error {
 	l, r, err := f.toLock(off, n, exclusive)
 	if err == nil {

@@ -17,8 +17,8 @@ var ErrLinkOutside = errors.New("a symbolic link in the path has an absolute tar
 // ErrLinkLoop says that a path has too many symbolic links.
 var ErrLinkLoop = errors.New("too many levels of symbolic links")
 
-// Follow is Resolve, and follows relative symbolic links on the way; with last also one that is
-// the final component.
+// Follow is Resolve, but it follows relative symbolic links on the way. With last it also follows a
+// link that is the final component.
 func (c *Client) Follow(ctx context.Context, name string, last bool) (*Node, error) {
 	name = path.Clean("/" + name)
 	for range linksMax {

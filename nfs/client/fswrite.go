@@ -47,9 +47,9 @@ func (f *FS) Create(name string) (*File, error) {
 }
 
 // OpenFile opens a file with the flags of package os, and makes it with O_CREATE. With O_APPEND
-// each Write goes to the end of the file as the server reports it before; two clients that append at
-// the same time overwrite each other. With O_SYNC data is stable when a write returns. Open is for
-// directories, too; OpenFile is not.
+// each Write first asks the server for the end of the file, and writes there; two clients that
+// append at the same time overwrite each other. With O_SYNC data is stable when a write returns.
+// Open also opens directories; OpenFile does not.
 func (f *FS) OpenFile(name string, flag int, perm fs.FileMode) (*File, error) {
 	n, err := f.find("open", name, true)
 	switch {
@@ -99,7 +99,7 @@ func (f *FS) ReadFile(name string) ([]byte, error) {
 		return nil, pathError("read", name, nfs.ErrIsDir)
 	}
 	file := &File{c: f.c, ctx: f.ctx, node: n, name: name}
-	// Not more than a READ is allocated for a size that the server names.
+	// A size is the server's claim, so the first allocation is at most one READ.
 	out := make([]byte, 0, min(n.Attr.Size+1, TransferMax))
 	for {
 		if len(out) == cap(out) {
@@ -116,8 +116,8 @@ func (f *FS) ReadFile(name string) ([]byte, error) {
 	}
 }
 
-// WriteFile writes a file, which it makes if it does not exist and truncates before if it does. The
-// data is stable when WriteFile returns.
+// WriteFile writes a file. It makes a missing file, and truncates an existing one. The data is
+// stable when WriteFile returns.
 func (f *FS) WriteFile(name string, data []byte, perm fs.FileMode) error {
 	file, err := f.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, perm)
 	if err != nil {
@@ -221,7 +221,8 @@ func (f *FS) Link(oldName, newName string) error {
 	return linkError("link", oldName, newName, err)
 }
 
-// Symlink makes a symbolic link. The target is taken as it is. An FS follows only relative ones.
+// Symlink makes a symbolic link. It does not change the target. An FS follows only relative
+// targets.
 func (f *FS) Symlink(target, name string) error {
 	dir, base, err := f.parent("symlink", name)
 	if err == nil {

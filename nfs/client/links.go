@@ -12,12 +12,12 @@ import (
 // link is one connection of a session.
 type link struct {
 	conn  rpc.Client
-	since uint64 // how many connections the session had made then; 1 for the first
+	since uint64 // how many connections the session had made when this one was made; 1 for the first
 	calls int    // in flight; guarded by session.mu
 }
 
-// hook makes get call f with every new connection before it is used. A connection for which f
-// fails is closed.
+// hook makes get call f for every new connection before its first use. If f fails, the connection
+// is closed.
 func (s *session) hook(f func(context.Context, rpc.Client) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,9 +45,9 @@ func (s *session) open() (list []rpc.Client) {
 	return list
 }
 
-// get returns the connection with the fewest calls in flight, of those that are newer than the one with
-// the number after. It makes one if there is none. Only one attempt runs at a time. Calls that find no
-// connection wait for its outcome. The caller calls put when its call has ended.
+// get returns the connection with the fewest calls in flight, among those whose number (link.since)
+// is above after. If there is none, get makes one. Only one attempt runs at a time; other calls
+// without a connection wait for its outcome. The caller calls put when its call has ended.
 func (s *session) get(ctx context.Context, after uint64) (*link, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,8 +86,8 @@ func (s *session) get(ctx context.Context, after uint64) (*link, error) {
 	}
 }
 
-// idlest returns the connection with the fewest calls in flight, of those newer than after, or nil. mu
-// is held.
+// idlest returns the connection with the fewest calls in flight, among those whose number is above
+// after, or nil. mu is held.
 func (s *session) idlest(after uint64) (least *link) {
 	for _, l := range s.links {
 		if l.since > after && (least == nil || l.calls < least.calls) {
@@ -122,15 +122,15 @@ func (s *session) made(c rpc.Client, err error) error {
 	return nil
 }
 
-// Attempts to have one more connection. addTime bounds one. After a failure the connections that are
-// there serve for addAgain.
+// addTime bounds an attempt to make one more connection. After a failure there is no further
+// attempt for addAgain: the existing connections serve.
 const (
 	addTime  = 30 * time.Second
 	addAgain = 10 * time.Second
 )
 
-// another makes one more connection in the background, if the session may have it: all others are
-// in use. mu is held.
+// another makes one more connection in the background, if the session may have one more. The caller
+// has found all others in use. mu is held.
 func (s *session) another() {
 	if len(s.links) >= s.most || s.dialing != nil || time.Now().Before(s.notAgain) {
 		return
@@ -147,8 +147,8 @@ func (s *session) another() {
 	})
 }
 
-// complete makes a connection with which hook was called and all memory is registered. It
-// returns with mu held, so that a call that registers memory from then on finds the connection.
+// complete makes a connection, calls hook for it, and registers all memory with it. It returns with
+// mu held, so that a call that registers memory from then on finds the connection.
 func (s *session) complete(ctx context.Context, hook func(context.Context, rpc.Client) error) (rpc.Client, error) {
 	c, has, err := s.connect(ctx, hook)
 	for {
@@ -188,12 +188,12 @@ func (s *session) connect(ctx context.Context, hook func(context.Context, rpc.Cl
 		if !errors.Is(err, rpc.ErrNotForDMABufs) || rpc.ForDMABufs(ctx) {
 			return nil, 0, err
 		}
-		// The first memory of another device was enrolled meanwhile, for which this connection was not
-		// made.
+		// Meanwhile the first memory of another device was enrolled. This connection cannot
+		// register it.
 	}
 }
 
-// drop closes a connection that is lost, or was not made for the memory of the client.
+// drop closes a connection that is lost, or that cannot register the memory of the client.
 func (s *session) drop(c rpc.Client) {
 	s.mu.Lock()
 	before := len(s.links)

@@ -13,7 +13,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// lockRange is a range of bytes, both ends in it, that is locked.
+// lockRange is a locked range of bytes, including both ends.
 type lockRange struct {
 	start, end uint64
 	exclusive  bool
@@ -57,7 +57,7 @@ func without(list []lockRange, r lockRange) (left []lockRange) {
 }
 
 // locks4 are the byte-range locks of one File. Each File is a lock-owner of its own. opens.mu
-// guards the fields that name no other lock.
+// guards the fields whose comments name no other lock.
 type locks4 struct {
 	opens *opens
 	f     *open4
@@ -66,7 +66,7 @@ type locks4 struct {
 
 	id     state.Stateid // with seqid 0
 	made   bool          // the server has returned id
-	ranges []lockRange   // that are locked
+	ranges []lockRange   // the ranges that are locked
 	lost   bool          // the server has given up locks of ranges
 }
 
@@ -83,8 +83,8 @@ func (f *open4) loseLocks() {
 	}
 }
 
-// lockStateid returns the stateid of one of the locks of a file, or open if none is locked. lost
-// reports that the server has given up some of them.
+// lockStateid returns the stateid of one of the locks of a file, or open if nothing is locked. lost
+// reports that the server has given up some of the locks.
 func (o *opens) lockStateid(f *open4, open state.Stateid, locks []*locks4) (id state.Stateid, lost bool) {
 	id = open
 	o.mu.Lock()
@@ -183,7 +183,7 @@ func decodeDenied(h *LockHolder) func(*xdr.Decoder) {
 	}
 }
 
-// lock takes a lock, or returns a *LockedError. waits says that the caller repeats it then.
+// lock takes a lock, or returns a *LockedError. waits says that the caller then tries again.
 func (l *locks4) lock(ctx context.Context, r lockRange, waits bool) error {
 	var holder LockHolder
 	err := l.change(ctx, func() (*compound4, func()) {
@@ -210,9 +210,9 @@ func (l *locks4) unlock(ctx context.Context, r lockRange) error {
 	})
 }
 
-// change executes the compound that makes returns, and then calls done. It calls both with
-// opens.mu held. It opens the file again and repeats this if the server has lost the open. A nil
-// compound says that there is nothing to do.
+// change executes the compound that makes returns, and then calls done. It calls makes and done
+// with opens.mu held. If the server has lost the open, change opens the file again and starts over.
+// A nil compound says that there is nothing to do.
 func (l *locks4) change(ctx context.Context, makes func() (q *compound4, done func())) error {
 	o := l.opens
 	if err := l.mu.lock(ctx); err != nil {
@@ -279,8 +279,8 @@ func (l *locks4) free(ctx context.Context) error {
 }
 
 // reclaimLocks reclaims the locks of a file whose open was reclaimed (RFC 8881 section 8.4.2.1). If
-// one lock of an owner cannot be reclaimed, all locks of the owner are lost: the client cannot say
-// which part of what they protected is unchanged.
+// one lock of an owner cannot be reclaimed, all locks of the owner are lost: the client cannot tell
+// which part of the protected data is unchanged.
 func (o *opens) reclaimLocks(ctx context.Context, x *live, f *open4) error {
 	o.mu.Lock()
 	all := slices.Clone(f.locks)

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// A LOCK of type READW or WRITEW that is denied gets a place in the server's queue. The server calls
-// when the lock is free (CB_NOTIFY_LOCK, RFC 8881 section 20.11), and the client asks again. It also
-// asks again from time to time: CB_NOTIFY_LOCK is a hint, which can get lost.
+// If a LOCK of type READW or WRITEW is denied, it gets a place in the server's queue. When the lock
+// is free the server sends CB_NOTIFY_LOCK (RFC 8881 section 20.11), and the client asks again. The
+// client also asks again after lockWaitNotified: CB_NOTIFY_LOCK is a hint, which can get lost.
 const lockWaitNotified = 10 * time.Second
 
 // waiterKey is a lock-owner that waits for a lock of a file.
 type waiterKey struct{ h, owner string }
 
-// await is lock, and waits until ctx ends.
+// await is lock, but waits for the lock until ctx ends.
 func (l *locks4) await(ctx context.Context, r lockRange) error {
 	o := l.opens
 	// A notification can arrive before the reply that denies the lock.

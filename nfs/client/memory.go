@@ -10,10 +10,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// Memory is memory that is registered with a client. The transport moves data between the
-// network and any part of it (Read, ReadAt and Download into it, Write, WriteAt and Upload out
-// of it), and does not register the memory for each call. Calls with memory that is not
-// registered work as well.
+// Memory is memory that is registered with a client. Any part of it can be the buffer of a call:
+// the transport moves data from the network into it (Read, ReadAt, Download) and out of it (Write,
+// WriteAt, Upload) without registering it for each call. Calls with memory that is not registered
+// work as well.
 //
 // Over RDMA a call opens only the part of the memory that it names to the server, and only until
 // the call returns. Over TCP registration does nothing.
@@ -27,8 +27,9 @@ type Memory struct {
 	closed  bool
 }
 
-// Register registers buf until Close of the returned Memory or of the client, with every connection
-// that the client makes. The caller owns buf and may use it, but must not free or unmap it before.
+// Register registers buf with every connection that the client makes, until Close of the returned
+// Memory or of the client. The caller owns buf and may use it, but must not free or unmap it before
+// then.
 func (c *Client) Register(buf []byte) (*Memory, error) {
 	return c.register(&Memory{s: c.nfs, buf: buf})
 }
@@ -37,7 +38,7 @@ func (c *Client) register(m *Memory) (*Memory, error) {
 	for _, conn := range c.nfs.enroll(m) { // if there is none yet, the first one registers it
 		switch err := m.attach(conn, nil); {
 		case errors.Is(err, rpc.ErrNotForDMABufs):
-			c.nfs.drop(conn) // the client makes the next one for such memory, and sends calls in flight again
+			c.nfs.drop(conn) // the client makes a new connection for such memory, and sends calls in flight again
 		case errors.As(err, new(*rpc.ConnError)):
 			c.nfs.drop(conn) // lost, and no call has noticed; the next one registers the memory
 		case err != nil:
@@ -65,8 +66,8 @@ func (m *Memory) Close() {
 	m.release, m.closed = nil, true
 }
 
-// attach registers the memory with a connection. The registration with a connection that is lost
-// ended when that connection did: only those in others stay, if it is not nil.
+// attach registers the memory with a connection. A registration ends with its connection. So if
+// others is not nil, attach forgets the registrations with connections that others does not have.
 func (m *Memory) attach(conn rpc.Client, others []rpc.Client) error {
 	r, ok := conn.(rpc.Registrar)
 	if !ok && m.dma == nil {
@@ -97,7 +98,7 @@ func (m *Memory) attach(conn rpc.Client, others []rpc.Client) error {
 	return nil
 }
 
-// enroll adds memory to what each new connection registers, and returns the connections.
+// enroll adds memory that each new connection registers. It returns the current connections.
 func (s *session) enroll(m *Memory) []rpc.Client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,8 +144,8 @@ func (s *session) expel(m *Memory) {
 	delete(s.memory, m)
 }
 
-// attachAll registers all memory that is enrolled with a new connection. enrolled counts the
-// enrolments up to then. mu is not held.
+// attachAll registers all enrolled memory with a new connection. enrolled is the number of
+// enrolments at that moment. mu is not held.
 func (s *session) attachAll(c rpc.Client) (enrolled uint64, err error) {
 	s.mu.Lock()
 	enrolled = s.enrolled

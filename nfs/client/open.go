@@ -19,10 +19,10 @@ func (p proc4) releaser(ctx context.Context, h Handle) func() error {
 	}
 }
 
-// OpenHandle opens a regular file until release is called, and checks that the caller may open it
-// so. access is ShareRead, ShareWrite or ShareBoth. Reads, writes and changes of the size by
-// handle use the open while it lasts. In version 3, which has no OPEN, it checks the permission
-// alone (ACCESS). A caller without permission gets nfs.ErrAcces.
+// OpenHandle opens a regular file until release is called, and checks that the caller has this
+// access. access is ShareRead, ShareWrite or ShareBoth. Reads, writes and changes of the size by
+// handle use the open while it lasts. Version 3 has no OPEN: there OpenHandle only checks the
+// permission (ACCESS). A caller without permission gets nfs.ErrAcces.
 func (c *Client) OpenHandle(ctx context.Context, h Handle, access uint32) (release func() error, err error) {
 	p, err := c.procs(ctx)
 	if err != nil {
@@ -62,8 +62,8 @@ func (c *Client) OpenHandle(ctx context.Context, h Handle, access uint32) (relea
 	return release, nil
 }
 
-// CreateOpen is Create, and leaves the file open until release is called, as OpenHandle does. The
-// mode of the new file does not restrict this open. mode is not blockstore.Exclusive.
+// CreateOpen is Create, but leaves the file open until release is called, as OpenHandle does. The
+// mode of the new file does not restrict this open. mode must not be blockstore.Exclusive.
 func (c *Client) CreateOpen(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode,
 	s *blockstore.SetAttr, access uint32,
 ) (n *Node, release func() error, err error) {
@@ -83,8 +83,8 @@ func (c *Client) CreateOpen(ctx context.Context, dir Handle, name string, mode b
 	return n, four.releaser(ctx, n.Handle), nil
 }
 
-// createOpen creates a file by an OPEN of the open-owner of the table, and puts the open into the
-// table.
+// createOpen creates a file by an OPEN with the open-owner of the table, and enters the open into
+// the table.
 //
 // The client does not know the handle before the reply, so another call can open or close the same
 // file meanwhile. The server merges two opens of one owner into one stateid (RFC 8881 section 9.9).
@@ -116,15 +116,15 @@ func (p proc4) createOpen(ctx context.Context, dir Handle, name string, mode blo
 	}
 	f.open, f.id, f.access, f.cred = true, res.id, access, credOf(ctx, nil)
 	f.notifies = res.notifies
-	o.grant(f, &res, nil) // the mode of the file may forbid the next open what it allowed this one
+	o.grant(f, &res, nil) // no permit: the mode of the file may forbid the next open what it allowed this one
 	o.renewLater()
 	o.mu.Unlock()
 	f.mu.unlock()
 	return n, nil
 }
 
-// FileOf returns an object as a File, without a call. It is opened by the first call that needs
-// it. name is for errors. ctx bounds all calls of the File.
+// FileOf returns an object as a File, without a call. The first call that needs an open opens the
+// file. name is for errors. ctx bounds all calls of the File.
 func (c *Client) FileOf(ctx context.Context, n *Node, name string) *File {
 	return &File{c: c, ctx: ctx, node: n, name: name}
 }

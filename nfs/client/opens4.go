@@ -21,13 +21,13 @@ const (
 	ShareBoth  = state.Both
 )
 
-// open4 is a file that the client has open. It is one open of one open-owner, however many callers
-// here have it open. opens.mu guards the fields without a comment about another lock.
+// open4 is a file that the client has open. All callers here share one open of one open-owner.
+// opens.mu guards the fields whose comments name no other lock.
 type open4 struct {
 	h Handle
 	// mu is held while the file is opened or closed at the server.
 	mu   ctxMutex
-	refs int // callers that want it open, those that wait for mu included
+	refs int // callers that want it open; those that wait for mu count too
 
 	cred         *rpc.Cred // of the last OPEN; recovery opens the file as this user; nil: the client's
 	access, deny uint32
@@ -57,7 +57,7 @@ type opens struct {
 
 	// leaseUntil is when the lease expires, in nanoseconds of package clock.
 	leaseUntil atomic.Int64
-	// Delegations. redelegated were reclaimed after a restart of the server.
+	// Counts of delegations. redelegated were reclaimed after a restart of the server.
 	granted, recalled, returned, lost, redelegated atomic.Uint64
 	notified                                       atomic.Uint64 // locks that the server said to be free
 }
@@ -72,8 +72,8 @@ func newOpens(s *session4) *opens {
 // open-owner of its own, and is closed in the compound that creates it.
 const openOwner = "files"
 
-// openOp is an OPEN that creates nothing (RFC 8881 section 18.16). access has what the client wants,
-// too.
+// openOp is an OPEN that creates nothing (RFC 8881 section 18.16). access also has the delegation
+// that the client wants.
 func openOp(access, deny uint32, claim func(*xdr.Encoder), res *opened4) op4 {
 	return op4{nfs4.OpOpen, func(e *xdr.Encoder) {
 		e.Uint32(0) // seqid
@@ -121,7 +121,7 @@ const (
 	mayNotifyLock   = 0x20 // OPEN4_RESULT_MAY_NOTIFY_LOCK
 )
 
-// ofDelegated are the attributes that CB_GETATTR is answered with.
+// ofDelegated are the attributes in the answer to CB_GETATTR.
 var ofDelegated = nfs4.BitmapOf(nfs4.AttrChange, nfs4.AttrSize)
 
 func (o *opened4) decode(d *xdr.Decoder) {
@@ -134,7 +134,7 @@ func (o *opened4) decode(d *xdr.Decoder) {
 	case nfs4.DelegNoneExt:
 		switch d.Uint32() {
 		case whyContention, whyResource:
-			d.Bool() // the server will say when it changes
+			d.Bool() // the server says when it could grant one
 		}
 	case delegRead, delegWrite:
 		o.given, o.write, o.deleg = true, how == delegWrite, nfs4.DecodeStateid(d)
@@ -164,8 +164,8 @@ func openCompound(h Handle, access, deny uint32, claim func(*xdr.Encoder), res *
 	return q
 }
 
-// acquire has a file open until release. sent says that the server has executed an OPEN, and so
-// has checked the permission of the caller.
+// acquire opens a file until release. sent says that the server has executed an OPEN, and so has
+// checked the permission of the caller.
 func (o *opens) acquire(ctx context.Context, h Handle, access, deny uint32) (sent bool, err error) {
 	f := o.refer(h)
 	sent, err = o.widen(ctx, f, access, deny)
@@ -188,8 +188,8 @@ func (o *opens) refer(h Handle) *open4 {
 	return f
 }
 
-// widen makes sure that the server has a file open with this access and denial, or more. An OPEN by
-// the same owner adds to what the open has (RFC 8881 section 9.9).
+// widen makes sure that the server has a file open with at least this access and denial. An OPEN by
+// the same owner adds to the access and denial of its open (RFC 8881 section 9.9).
 func (o *opens) widen(ctx context.Context, f *open4, access, deny uint32) (sent bool, err error) {
 	if err := f.mu.lock(ctx); err != nil {
 		return false, err
@@ -317,8 +317,8 @@ func (o *opens) stateid(h Handle, access uint32) (id state.Stateid, f *open4) {
 	return f.id, f
 }
 
-// restore opens a file again after the server has lost its open, whose stateid was lost. It does
-// nothing if another call has done so already.
+// restore opens a file again after the server has lost its open. lost is the stateid of the lost
+// open. restore does nothing if another call has opened the file again already.
 func (o *opens) restore(ctx context.Context, f *open4, lost state.Stateid) error {
 	if err := f.mu.lock(ctx); err != nil {
 		return err

@@ -20,8 +20,8 @@ import (
 // compounds are PUTFH, the operation, and GETATTR.
 type proc4 struct{ *session4 }
 
-// as3 returns the status of version 3 for one of version 4, so that callers test for the same
-// status with every version.
+// as3 maps a status of version 4 to one of version 3, so that callers test for the same status with
+// every version.
 func as3(err error) error {
 	if err == nil {
 		return nil
@@ -53,9 +53,9 @@ func (p proc4) getAttr(ctx context.Context, h Handle) (nfs3.Attr, error) {
 	return a.attr, err
 }
 
-// setAttr is SETATTR (section 18.30). A change of the size needs the stateid of an open for
-// writing, if the client has one: with the anonymous stateid it would conflict with the client's
-// own share reservation. The guard is a VERIFY of the ctime before.
+// setAttr is SETATTR (section 18.30). A change of the size uses the stateid of an open for writing,
+// if the client has one: with the anonymous stateid it would conflict with the client's own share
+// reservation. The guard is a VERIFY of the ctime, before the SETATTR.
 func (p proc4) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, guard *time.Time) error {
 	if s.Mode != nil || s.UID != nil || s.GID != nil {
 		defer p.opens.forbid(h)
@@ -161,13 +161,13 @@ func (p proc4) readLink(ctx context.Context, h Handle) (target string, err error
 	return target, as3(err)
 }
 
-// restores bounds how often a call is sent again because the server has lost the open whose
-// stateid the call has.
+// restores bounds how often a call is sent again because the server has lost the open of its
+// stateid.
 const restores = 4
 
-// withState executes the compound that io makes for a stateid of a file. If the server has lost
-// the open, it opens the file again and repeats the compound, unless the context has locks, which
-// are lost with the open (UnderLocks).
+// withState executes the compound that io makes for a stateid of a file. If the server has lost the
+// open, withState opens the file again and repeats the compound. It does not do so if the context
+// has locks, because the locks are lost with the open (UnderLocks).
 func (p proc4) withState(ctx context.Context, h Handle, access uint32, io func(state.Stateid) *compound4) error {
 	var err error
 	locks, _ := ctx.Value(locksKey{}).([]*locks4)
@@ -205,8 +205,8 @@ func commitOp(off uint64, n uint32, verifier *[nfs3.VerifierLen]byte) op4 {
 	}, func(d *xdr.Decoder) { *verifier = nfs3.DecodeVerifier(d) }}
 }
 
-// made executes a compound that creates an object and reads its handle and attributes. If the
-// object was created and only a later operation failed, made looks it up.
+// made executes a compound that creates an object and reads its handle and attributes. If only an
+// operation after the creation failed, made looks the object up.
 func (p proc4) made(ctx context.Context, dir Handle, name string, makes op4, after ...op4) (*Node, error) {
 	n := &Node{}
 	var a attrs4
@@ -257,9 +257,9 @@ func (p proc4) mknod(ctx context.Context, dir Handle, name string, typ blockstor
 	return n, as3(err)
 }
 
-// removed removes a name if the object is a directory, or if it is not, as test says (VERIFY or
-// NVERIFY of the type). REMOVE (section 18.25) removes both. Another client can replace the
-// object between the test and the REMOVE: a compound is not atomic.
+// removed removes a name by REMOVE (section 18.25), which removes directories and other objects.
+// test is a VERIFY or NVERIFY of the type: the object must be a directory, or must be none. A
+// compound is not atomic. So another client can replace the object between the test and the REMOVE.
 func (p proc4) removed(ctx context.Context, dir Handle, name string, test uint32) error {
 	q := &compound4{cache: true, ops: []op4{
 		putFH(dir),
@@ -271,8 +271,9 @@ func (p proc4) removed(ctx context.Context, dir Handle, name string, test uint32
 	}}
 	err := p.do(ctx, q)
 	if err == nfs.ErrNoEnt && q.resent && q.failed == nfs4.OpLookup {
-		// The server may have removed the name before the session was lost. One that remembers replies
-		// over a restart returns the reply of that REMOVE to another with the same handles.
+		// The server may have removed the name before the session was lost. If it remembers replies
+		// over a restart, it returns the reply of that REMOVE to a second one with the same
+		// handles.
 		err = p.change(ctx, q.ops[0], q.ops[1], q.ops[5])
 	}
 	return as3(err)

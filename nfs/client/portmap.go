@@ -9,8 +9,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Port asks the portmapper at the other end of pm for the port of a program by a protocol,
-// portmap.ProtoTCP or portmap.ProtoUDP (PMAPPROC_GETPORT, RFC 1833 section 3.2).
+// Port returns the port of a program. It calls the port mapper at the other end of pm
+// (PMAPPROC_GETPORT, RFC 1833 section 3.2). proto is portmap.ProtoTCP or portmap.ProtoUDP.
 func Port(ctx context.Context, pm rpc.Client, prog, vers, proto uint32) (uint16, error) {
 	var port uint32
 	err := pm.Call(ctx, &rpc.Request{

@@ -131,8 +131,8 @@ func (c proc3) commit(ctx context.Context, h Handle, off uint64, n uint32) (veri
 	return verifier, err
 }
 
-// made calls a procedure that creates an object. Handle and attributes are optional in its
-// results; the client asks for those that are missing.
+// made calls a procedure that creates an object. The handle and the attributes are optional in its
+// results; the client asks for them if they are missing.
 func (c proc3) made(ctx context.Context, proc uint32, dir Handle, name string, rest func(*xdr.Encoder)) (*Node, error) {
 	n := &Node{}
 	var a *nfs3.Attr
@@ -156,8 +156,8 @@ func (c proc3) made(ctx context.Context, proc uint32, dir Handle, name string, r
 	return c.complete(ctx, n, a, err)
 }
 
-// create is CREATE (section 3.3.8). EXCLUSIVE has a verifier in the place of attributes, so that
-// a retry finds the file that the first call has made.
+// create is CREATE (section 3.3.8). EXCLUSIVE has a verifier instead of attributes, so that a retry
+// finds the file that the first call has made.
 func (c proc3) create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr,
 	verifier [nfs3.VerifierLen]byte,
 ) (*Node, error) {

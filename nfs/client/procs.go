@@ -10,13 +10,14 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 )
 
-// TransferMax is the largest READ or WRITE that is asked for, in bytes.
+// TransferMax is the largest READ or WRITE that the client sends, in bytes.
 const TransferMax = 1 << 20
 
 // errResults is the error of a reply whose results contradict each other or the call.
 var errResults = errors.New("the server's results do not fit the call")
 
-// copyHandle copies a handle out of a message, whose memory is reused after the decoder returns.
+// copyHandle copies a handle from a message. The memory of the message is reused after the decoder
+// returns.
 func copyHandle(b []byte) Handle { return append(Handle(nil), b...) }
 
 // procs are the procedures of one version of NFS. Their errors are statuses of version 3, so that
@@ -102,13 +103,13 @@ func (c *Client) ReadLink(ctx context.Context, h Handle) (string, error) {
 // limits are the largest READ and WRITE of a server, in bytes.
 type limits struct{ read, write int }
 
-// limitsAsked is the length up to which every server is expected to serve READ and
-// WRITE (RFC 1813 section 3.3.19 leaves it open; none offers less).
+// limitsAsked is the size in bytes up to which the client sends READ and WRITE without a call of
+// FSINFO. RFC 1813 section 3.3.19 sets no minimum, but every known server serves this size.
 const limitsAsked = 8 << 10
 
-// limit returns the largest READ and WRITE of the server. The client asks for them (FSINFO)
-// before the first call of more than limitsAsked bytes: a server can refuse a longer call as a
-// whole, and over RDMA a chunk that is longer.
+// limit returns the largest READ and WRITE of the server. The client asks for them (FSINFO) before
+// the first call of more than limitsAsked bytes. A server can refuse a longer call as a whole. Over
+// RDMA it can refuse a longer chunk.
 func (c *Client) limit(ctx context.Context, h Handle, n int) (limits, error) {
 	if l := c.limits.Load(); l != nil {
 		return *l, nil
@@ -126,9 +127,9 @@ func (c *Client) limit(ctx context.Context, h Handle, n int) (limits, error) {
 	return *l, nil
 }
 
-// Read reads up to len(p) bytes at off into p, but no more than TransferMax and the largest READ
-// of the server. Over RDMA the server places the bytes in p (RDMA WRITE). Read can return fewer
-// bytes than asked for before the end of the file.
+// Read reads up to len(p) bytes at off into p, but at most TransferMax and the largest READ of the
+// server. Over RDMA the server places the bytes in p (RDMA WRITE). Read can return fewer bytes than
+// len(p) before the end of the file.
 func (c *Client) Read(ctx context.Context, h Handle, p []byte, off uint64) (n int, eof bool, err error) {
 	v, err := c.procs(ctx)
 	if err != nil {
@@ -148,9 +149,9 @@ type Written struct {
 	Verifier  [nfs3.VerifierLen]byte
 }
 
-// Write writes p at off, but no more than TransferMax and the largest WRITE of the server. The
-// server makes the data as stable as how says before it replies. Over RDMA the server fetches
-// the bytes from p (RDMA READ).
+// Write writes p at off, but at most TransferMax and the largest WRITE of the server. Before its
+// reply the server makes the data as stable as how says. Over RDMA the server fetches the bytes
+// from p (RDMA READ).
 func (c *Client) Write(ctx context.Context, h Handle, p []byte, off uint64, how blockstore.Stability) (
 	w Written, err error,
 ) {
@@ -170,9 +171,9 @@ func (c *Client) Write(ctx context.Context, h Handle, p []byte, off uint64, how 
 	return w, err
 }
 
-// Commit makes unstable writes of a range stable; n 0 means to the end of the file. If the
-// verifier that it returns is not that of a Write, the server has restarted and the caller must
-// write that data again.
+// Commit makes unstable writes of a range stable. n 0 means to the end of the file. If the verifier
+// of Commit differs from that of a Write, the server has restarted, and the caller must write that
+// data again.
 func (c *Client) Commit(ctx context.Context, h Handle, off uint64, n uint32) ([nfs3.VerifierLen]byte, error) {
 	return using(ctx, c, func(p procs) ([nfs3.VerifierLen]byte, error) { return p.commit(ctx, h, off, n) })
 }
@@ -263,18 +264,18 @@ type Entry struct {
 	Attr   *nfs3.Attr
 }
 
-// dirAt is the place in a directory up to which it was read.
+// dirAt is the place in a directory up to which the client has read it.
 type dirAt struct {
 	cookie   uint64
 	verifier [nfs3.VerifierLen]byte
 	eof      bool
 }
 
-// dirReply is how many bytes of a directory are asked for at once.
+// dirReply is how many bytes of a directory the client asks for at once.
 const dirReply = 256 << 10
 
-// ReadDir calls each for every entry of a directory but "." and "..", with
-// handles and attributes, as they arrive. It stops at the first error of each.
+// ReadDir calls each for every entry of a directory but "." and "..", as the entries arrive. They
+// have handles and attributes. ReadDir stops at the first error of each.
 func (c *Client) ReadDir(ctx context.Context, dir Handle, each func(*Entry) error) error {
 	p, err := c.procs(ctx)
 	if err != nil {

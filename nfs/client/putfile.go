@@ -14,8 +14,8 @@ import (
 
 // NewFile is a file that PutFile makes.
 type NewFile struct {
-	Name string // its name once it is complete; an existing file with the name is replaced
-	Part string // its name before; nothing else may have it
+	Name string // its final name; an existing file with this name is replaced
+	Part string // its name until it is complete; no other file may have it
 	Data []byte // all of it
 	// Owner, if not nil, is set before Attr, because a change of owner clears set-ID bits. Attr is
 	// set last. Neither may change the size.
@@ -26,9 +26,9 @@ type NewFile struct {
 // sets the attributes, makes all of that stable, and renames the file to f.Name. Others see
 // either the old file of that name or the complete new one.
 //
-// PutFile fails with an error that matches errors.ErrUnsupported, and without a call, if that
-// cannot be one call: in version 3, with more data than one WRITE takes, and in a session of few
-// operations. After another error there may be a file with the name f.Part.
+// PutFile needs version 4, data that fits into one WRITE, and a session with enough operations.
+// Otherwise it makes no call, and its error matches errors.ErrUnsupported. After any other error
+// there may be a file with the name f.Part.
 func (c *Client) PutFile(ctx context.Context, dir Handle, f *NewFile) (Handle, error) {
 	p, err := c.procs(ctx)
 	if err != nil {
@@ -53,9 +53,10 @@ func (c *Client) PutFile(ctx context.Context, dir Handle, f *NewFile) (Handle, e
 //	SEQUENCE  PUTFH dir  SAVEFH  OPEN create Part  GETFH  WRITE  SETATTR  COMMIT
 //	VERIFY size  CLOSE  RESTOREFH  RENAME Part, Name
 //
-// A server ends the compound at the first operation that fails. The VERIFY ends it after a WRITE
-// of less than all data, so that RENAME never puts an incomplete file in place. COMMIT follows
-// SETATTR, which makes stable what it finds on many servers: COMMIT then has nothing left to do.
+// A server ends the compound at the first operation that fails. The VERIFY fails after a WRITE of
+// less than all data, so RENAME never puts an incomplete file in place. SETATTR comes before
+// COMMIT: on many servers it makes all data of the file stable, and COMMIT then has nothing left to
+// do.
 func (p proc4) putFile(ctx context.Context, dir Handle, f *NewFile) (h Handle, err error) {
 	var opened opened4
 	var w Written
@@ -92,8 +93,9 @@ func (p proc4) putFile(ctx context.Context, dir Handle, f *NewFile) (h Handle, e
 	}
 	if err := p.change(ctx, ops...); err != nil {
 		if h != nil {
-			// The compound ended behind the OPEN. A file that stays open keeps its space when its name is
-			// removed. If it ended behind the CLOSE, this CLOSE is refused.
+			// The compound may have ended behind the OPEN. A file that stays open keeps its space
+			// when its name is removed, so this CLOSE is needed. If the compound has closed the
+			// file, the server refuses this CLOSE.
 			_ = p.opens.close(ctx, h, opened.id)
 		}
 		return nil, as3(err)
@@ -107,5 +109,5 @@ func (p proc4) putFile(ctx context.Context, dir Handle, f *NewFile) (h Handle, e
 	return h, nil
 }
 
-// partMode is the mode of a file that is not complete.
+// partMode is the mode of an incomplete file.
 const partMode = 0o600

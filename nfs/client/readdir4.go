@@ -33,8 +33,8 @@ func (p proc4) readDir(ctx context.Context, dir Handle, at *dirAt) (page []Entry
 	return page, nil
 }
 
-// decodePage reads a READDIR4resok. An entry whose attributes the server cannot read has
-// rdattr_error, and no handle or attributes here.
+// decodePage reads a READDIR4resok. If the server cannot read the attributes of an entry, the entry
+// has rdattr_error, and the result has no handle and no attributes for it.
 func decodePage(d *xdr.Decoder, page []Entry) ([]Entry, dirAt) {
 	at := dirAt{verifier: nfs3.DecodeVerifier(d)}
 	for d.Bool() && d.Err() == nil {

@@ -22,8 +22,8 @@ func (o *opens) list() (list []*open4) {
 	return list
 }
 
-// reclaim reclaims the opens and locks from before the server's restart (RFC 8881 section
-// 8.4.2.1). What the server refuses is left to reopen.
+// reclaim reclaims the opens and locks from before the server's restart (RFC 8881 section 8.4.2.1).
+// If the server refuses one, reopen opens the file anew.
 func (o *opens) reclaim(ctx context.Context, x *live) error {
 	for _, f := range o.list() {
 		err := o.openAgain(ctx, x, f, true)
@@ -43,8 +43,8 @@ func (o *opens) reclaim(ctx context.Context, x *live) error {
 	return nil
 }
 
-// openAgain opens a file in the new session x as it was open before, by a reclaim, with its
-// delegation, or anew.
+// openAgain opens a file in the new session x with the access that it had. With reclaim it reclaims
+// the open and its delegation. Otherwise it opens the file anew.
 func (o *opens) openAgain(ctx context.Context, x *live, f *open4, reclaim bool) error {
 	o.mu.Lock()
 	old, access, deny := f.id, f.access, f.deny
@@ -73,9 +73,9 @@ func (o *opens) openAgain(ctx context.Context, x *live, f *open4, reclaim bool) 
 	return nil
 }
 
-// reopen opens anew what could not be reclaimed, because the server has no grace period or did not
-// know the client. The locks of such a file are lost. If the server refuses the OPEN too, the next
-// READ or WRITE of the file fails.
+// reopen opens the files anew that could not be reclaimed: the server has no grace period, or did
+// not know the client. The locks of such a file are lost. If the server refuses the OPEN too, the
+// next READ or WRITE of the file fails.
 func (o *opens) reopen(ctx context.Context, x *live) {
 	for _, f := range o.list() {
 		o.mu.Lock()

@@ -36,9 +36,9 @@ type treeLevel struct {
 // errFull ends the reading of a directory when a batch is complete.
 var errFull = errors.New("a batch of names")
 
-// RemoveTree removes n, which has a name in dir, and if n is a directory all below it, however deep
-// and large. It does not follow symbolic links. What is removed meanwhile by others is no error.
-// After an error a part may be removed.
+// RemoveTree removes n, which has a name in dir. If n is a directory, it removes all below it too,
+// however deep and large. It does not follow symbolic links. An object that others remove meanwhile
+// is no error. After an error a part may be removed.
 //
 // It reads names in batches, and removes each batch before it reads the next one from the start of
 // the directory: the cookies of some servers do not survive a removal.
@@ -78,7 +78,7 @@ func (c *Client) RemoveTree(ctx context.Context, dir Handle, name string, n *Nod
 	return nil
 }
 
-// readBatch reads the first names of a directory: those of directories, and others.
+// readBatch reads the first names of a directory. below has the directories, files all other names.
 func (c *Client) readBatch(ctx context.Context, dir Handle) (files []string, below []treeLevel, err error) {
 	err = c.ReadDir(ctx, dir, func(e *Entry) error {
 		name, h, a := strings.Clone(e.Name), e.Handle, e.Attr

@@ -44,8 +44,8 @@ func (o *opens) renew() {
 	}
 }
 
-// renewed records that the server has answered a SEQUENCE, which was sent at a time of package
-// clock. The lease begins anew when the server executes it, and so not before.
+// renewed records that the server has answered a SEQUENCE. sent is when it was sent, on the clock
+// of package clock. The new lease begins when the server executes the SEQUENCE, so not before sent.
 func (o *opens) renewed(x *live, sent time.Time) {
 	until := sent.Add(x.lease).UnixNano()
 	for {

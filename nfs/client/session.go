@@ -13,17 +13,17 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// Delays between attempts to connect again. The first attempt has no delay: a server that was
-// restarted is reachable at once.
+// Delays between attempts to connect again. The first attempt comes at once: a restarted server may
+// be reachable already.
 const (
 	backoffFirst = 20 * time.Millisecond
 	backoffMax   = 2 * time.Second
 )
 
-// session is a set of connections to a server that are made again whenever they are lost. It sends
-// calls that were in flight again with their XIDs, so that the server's duplicate request cache
-// recognises those that it has executed (RFC 1813 section 4.5; RFC 8166 section 3.3.3 on
-// retransmission). It is no session of NFS version 4: that is session4.
+// session is a set of connections to a server. It replaces a connection that is lost, and sends the
+// calls in flight again with their XIDs. The server's duplicate request cache then recognizes those
+// that it has executed (RFC 1813 section 4.5; RFC 8166 section 3.3.3 on retransmission). It is no
+// session of NFS version 4: that is session4.
 type session struct {
 	peer string
 	dial func(context.Context) (rpc.Client, error)
@@ -35,19 +35,19 @@ type session struct {
 	resent     atomic.Uint64
 	waited     atomic.Int64 // nanoseconds of all calls
 
-	ctx  context.Context // of attempts in the background; ends with Close
+	ctx  context.Context // for background attempts; ends with Close
 	stop context.CancelFunc
-	work sync.WaitGroup // these attempts
+	work sync.WaitGroup // the background attempts
 
 	mu       sync.Mutex
 	most     int // connections at once
 	links    []*link
 	memory   map[*Memory]struct{}
 	enrolled uint64                                  // counts additions to memory
-	onDial   func(context.Context, rpc.Client) error // of every new connection, before it is used
+	onDial   func(context.Context, rpc.Client) error // called for every new connection before its first use
 	dialing  chan struct{}                           // closed when the current attempt has ended; nil: there is none
 	err      error                                   // of the last attempt
-	notAgain time.Time                               // until then no attempt is made to have one more connection
+	notAgain time.Time                               // no attempt to add a connection before this time
 	closed   bool
 
 	calls callbacks // of the server
@@ -61,9 +61,9 @@ func newSession(peer string, most int, giveUp time.Duration, dial func(context.C
 	return s
 }
 
-// Call sends r. When the connection is lost it sends r again over another one, until r is answered,
-// ctx ends, or there was no connection for giveUp. If there has never been a connection it returns
-// the error of the first attempt at once.
+// Call sends r. If the connection is lost, it sends r again over another one, until r is answered,
+// ctx ends, or there was no connection for giveUp. If there has never been a connection, Call
+// returns the error of the first attempt at once.
 func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 	if r.XID == 0 {
 		r.XID = s.nextXID()
@@ -90,8 +90,9 @@ func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 			}
 			s.drop(l.conn)
 			if r.Vers != nfs4.Version {
-				// A server recognizes a call by its XID on a newer connection alone: on an older one it
-				// can be another's. In version 4 the slot of the session tells.
+				// A server recognizes a call by its XID only on a newer connection: on an older one
+				// the XID can be that of another call. In version 4 the slot of the session
+				// identifies the call.
 				after = l.since
 			}
 			if lost.IsZero() {

@@ -21,15 +21,15 @@ import (
 // errSessionLost ends the calls that wait for a slot of a session that is lost.
 var errSessionLost = errors.New("the session is lost")
 
-// session4 is a client of version 4 with its session (RFC 8881 section 2.10). It makes a session
-// anew when the server has lost the old one, and recovers the state of the client then.
+// session4 is a client of version 4 with its session (RFC 8881 section 2.10). If the server has
+// lost the session, session4 makes a new one and recovers the state of the client.
 //
 // A request occupies a slot of the session and uses the slot's sequence ID over all connections.
 // The server executes each sequence ID of a slot once. A retry gets the reply from its reply cache
 // (section 2.10.6.1).
 //
-// Lock order: recovery, then open4.mu or locks4.mu of a file, then opens.mu, then mu. Nothing is
-// called at the server with opens.mu or mu held.
+// Lock order: recovery, then open4.mu or locks4.mu of a file, then opens.mu, then mu. No call to
+// the server is made with opens.mu or mu held.
 type session4 struct {
 	conn  *session // makes connections again
 	cred  *rpc.Cred
@@ -41,8 +41,8 @@ type session4 struct {
 	recovery  ctxMutex
 	id        uint64 // client ID; 0 is none. Guarded by recovery
 	createSeq uint32 // csa_sequence of the next CREATE_SESSION. Guarded by recovery
-	// unreclaimed says that the server made the client ID anew and the client has not reclaimed
-	// its state since. An attempt that was interrupted leaves it set. Guarded by recovery
+	// unreclaimed says that the server made the client ID anew and the client has not reclaimed its
+	// state since. It stays set if an attempt is interrupted. Guarded by recovery.
 	unreclaimed bool
 
 	mu     sync.Mutex
@@ -51,7 +51,7 @@ type session4 struct {
 	closed bool
 
 	creates   atomic.Uint64 // numbers the open-owners of opens that create files
-	sessions  atomic.Uint64 // that were made
+	sessions  atomic.Uint64 // sessions that were made
 	reclaimed atomic.Uint64 // opens that were reclaimed after a restart of the server
 	relocked  atomic.Uint64 // locks that were reclaimed
 }
@@ -166,8 +166,8 @@ func (s *session4) ready(ctx context.Context) (*live, error) {
 }
 
 // do executes a compound once. It repeats the compound while the server answers NFS4ERR_DELAY or
-// NFS4ERR_GRACE, unless a part of it was executed that must not be executed again. A status other
-// than OK is returned as nfs.Status.
+// NFS4ERR_GRACE. It does not repeat a compound of which a part was executed that must not be
+// executed again. A status other than OK is returned as nfs.Status.
 func (s *session4) do(ctx context.Context, q *compound4) error {
 	for wait := jukeboxFirst; ; {
 		x, err := s.ready(ctx)
@@ -192,7 +192,7 @@ func (s *session4) change(ctx context.Context, ops ...op4) error {
 	return s.do(ctx, &compound4{cache: true, ops: ops})
 }
 
-// during executes a compound in a session that other calls do not use yet.
+// during executes a compound in a session before other calls use that session.
 func (s *session4) during(ctx context.Context, x *live, q *compound4) error {
 	for wait := jukeboxFirst; ; wait = min(2*wait, jukeboxMax) {
 		select {
@@ -210,12 +210,12 @@ func (s *session4) during(ctx context.Context, x *live, q *compound4) error {
 	}
 }
 
-// changeDuring is change in a session that other calls do not use yet.
+// changeDuring is change in a session before other calls use that session.
 func (s *session4) changeDuring(ctx context.Context, x *live, ops ...op4) error {
 	return s.during(ctx, x, &compound4{cache: true, ops: ops})
 }
 
-// try executes a compound in a session, once. again says that it has to be sent again.
+// try executes a compound in a session, once. again says that the compound must be sent again.
 func (s *session4) try(ctx context.Context, x *live, q *compound4) (again bool, err error) {
 	k, err := x.slots.take(ctx, x.ended)
 	if errors.Is(err, errSessionLost) {
@@ -251,8 +251,9 @@ func (s *session4) try(ctx context.Context, x *live, q *compound4) (again bool, 
 		return true, nil
 	case nfs.ErrBadSession, nfs.ErrDeadSession, nfs.ErrStaleClientID, nfs.ErrExpired,
 		nfs.ErrBadSlot, nfs.ErrBadHighSlot, nfs.ErrSeqMisordered, nfs.ErrSeqFalseRetry:
-		// Without the session, or with a slot about which the two sides disagree, the server has not
-		// executed this transmission. It may have executed an earlier one before it lost the session.
+		// The server has lost the session, or the two sides disagree about the slot. So the server
+		// has not executed this transmission. It may have executed an earlier one before it lost
+		// the session.
 		s.abandon(x)
 		q.resent = true
 		return true, nil
@@ -261,10 +262,11 @@ func (s *session4) try(ctx context.Context, x *live, q *compound4) (again bool, 
 	return false, headStatus
 }
 
-// sendSlot sends a compound in a slot until the server has executed it, or has refused it for good.
-// While the server answers that it is to be sent later it keeps the slot: the server may be
-// executing what came over a connection that was lost meanwhile, and another compound with the same
-// sequence ID would get that reply (RFC 8881 sections 2.10.6.2 and 15.1.1.3).
+// sendSlot sends a compound in a slot until the server has executed the compound, or has refused it
+// for good. While the server answers that the compound must be sent later, sendSlot keeps the slot.
+// The server may be executing a transmission that came over a lost connection. Another compound
+// with the same sequence ID would get the reply of that one (RFC 8881 sections 2.10.6.2 and
+// 15.1.1.3).
 func (s *session4) sendSlot(ctx context.Context, x *live, k *slot, q *compound4) (
 	headStatus, st nfs.Status, err error,
 ) {
@@ -284,10 +286,11 @@ func (s *session4) sendSlot(ctx context.Context, x *live, k *slot, q *compound4)
 	}
 }
 
-// probeSlot finds out whether the server has seen a request that was given up, so that its slot can
-// be used again. It sends a SEQUENCE alone with the sequence ID of the request. The server executes
-// it if it has not seen the request. If it has, the server refuses it as a false retry, or returns
-// the cached reply, which does not fit and is errResults (RFC 8881 section 2.10.6.1.3).
+// probeSlot finds out whether the server has seen a request that the client gave up, so that the
+// slot can be used again. It sends a SEQUENCE alone with the sequence ID of the request. If the
+// server has not seen the request, it executes the SEQUENCE. If it has seen the request, it refuses
+// the SEQUENCE as a false retry, or returns the cached reply. That reply does not fit and is
+// errResults (RFC 8881 section 2.10.6.1.3).
 //
 // While no answer arrives the slot stays out of use.
 func (s *session4) probeSlot(x *live, k *slot) {

@@ -13,10 +13,10 @@ type slot struct {
 	busy    bool
 }
 
-// slots is the client's side of a session's slot table (RFC 8881 section 2.10.6.1). Each request
-// in flight occupies a slot; further requests wait. The slot that was released last is taken
-// first, so that the client uses no more slots than it has requests in flight, and the server
-// can shrink its reply cache.
+// slots is the client's side of a session's slot table (RFC 8881 section 2.10.6.1). Each request in
+// flight occupies a slot; further requests wait. A request takes the slot that was released last.
+// So the client uses no more slots than it has requests in flight, and the server can shrink its
+// reply cache.
 type slots struct {
 	tokens chan struct{} // one for each free slot
 
@@ -35,8 +35,8 @@ func newSlots(n uint32) *slots {
 	return t
 }
 
-// take waits for a free slot. ended is closed when the session is lost. The caller ends with
-// done, unused, or, if it does not know whether the server has executed the request,
+// take waits for a free slot. ended is closed when the session is lost. The caller releases the
+// slot by done or unused. If it does not know whether the server has executed the request, it calls
 // session4.probeSlot.
 func (t *slots) take(ctx context.Context, ended <-chan struct{}) (*slot, error) {
 	select {

@@ -29,7 +29,7 @@ const (
 )
 
 // statusFlags gets the flags of every SEQUENCE reply. The server repeats a flag until the client
-// has reacted, so only flags that the reply before did not have start a reaction.
+// has reacted. So statusFlags starts a reaction only if a flag was not set in the previous reply.
 func (s *session4) statusFlags(x *live, flags uint32) {
 	flags &= statusUsed
 	if fresh := flags &^ x.statusFlags.Swap(flags); fresh != 0 {
@@ -37,8 +37,8 @@ func (s *session4) statusFlags(x *live, flags uint32) {
 	}
 }
 
-// react reclaims the state of the client if the server asks for it. Then it frees the stateids that
-// the server has revoked, and opens the files again where that is possible.
+// react reclaims the state of the client if the server asks for that. Then it frees the stateids
+// that the server has revoked, and opens their files again if possible.
 func (s *session4) react(x *live, flags uint32) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.conn.giveUp)
 	defer cancel()
@@ -51,7 +51,7 @@ func (s *session4) react(x *live, flags uint32) {
 		return
 	}
 	if s.current() != x {
-		return // making the session after x has recovered everything
+		return // the code that made the session after x has recovered everything
 	}
 	if flags&statusBack != 0 && x.back {
 		for _, c := range s.conn.connections() {
@@ -66,12 +66,12 @@ func (s *session4) react(x *live, flags uint32) {
 	}
 }
 
-// freeRevoked asks the server about every stateid of the client (TEST_STATEID), frees those that it
-// has revoked (FREE_STATEID, RFC 8881 section 18.38), and opens their files anew.
+// freeRevoked asks the server for the status of every stateid of the client (TEST_STATEID). It
+// frees the revoked ones (FREE_STATEID, RFC 8881 section 18.38), and opens their files anew.
 func (o *opens) freeRevoked(ctx context.Context, x *live) {
 	type entry struct {
 		l  *locks4     // nil: the stateid is of an open
-		d  *Delegation // nil: it is none of a delegation
+		d  *Delegation // nil: the stateid is not of a delegation
 		id state.Stateid
 	}
 	var list []entry

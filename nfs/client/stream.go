@@ -16,9 +16,9 @@ type fetched struct {
 	done chan struct{}
 }
 
-// Stream writes a file from off to its end into w, in order, with Depth READs ahead of the
-// writer. It returns the number of bytes written. It ends where the server reports the end of
-// the file; of a file that grows meanwhile it writes the new data too.
+// Stream writes a file from off to its end into w, in order, with Depth READs ahead of the writer.
+// It returns the number of bytes written. It ends where the server reports the end of the file. If
+// the file grows meanwhile, Stream writes the new data too.
 func (c *Client) Stream(ctx context.Context, h Handle, w io.Writer, off uint64) (total int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

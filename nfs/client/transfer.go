@@ -42,8 +42,8 @@ func pieces(off, size uint64) (list []*piece) {
 	return list
 }
 
-// each runs f for the pieces, Depth at a time. The first error ends it: f is not started any
-// more, and the context of the calls in flight ends.
+// each runs f for the pieces, Depth at a time. The first error ends it: each starts f no more, and
+// ends the context of the calls in flight.
 func (c *Client) each(ctx context.Context, list []*piece, f func(context.Context, *piece, []byte) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -64,8 +64,8 @@ func (c *Client) each(ctx context.Context, list []*piece, f func(context.Context
 	return context.Cause(ctx)
 }
 
-// acquireFor has the server open a file for a transfer of n pieces. A single piece needs no
-// open: the server checks the permission of each READ and WRITE.
+// acquireFor opens a file at the server for a transfer of n pieces. A single piece needs no open:
+// the server checks the permission of each READ and WRITE.
 func (c *Client) acquireFor(ctx context.Context, h Handle, access uint32, n int) (release func() error, err error) {
 	if n < 2 {
 		return func() error { return nil }, nil
@@ -73,10 +73,10 @@ func (c *Client) acquireFor(ctx context.Context, h Handle, access uint32, n int)
 	return c.acquire(ctx, h, access, 0)
 }
 
-// Upload writes size bytes of src, from off on, to the same place in a file, and makes them
-// stable. It reads src again where the server has lost unstable writes by a restart. progress,
-// if not nil, gets the number of bytes that the server has acknowledged, and a negative number
-// for bytes that are lost.
+// Upload writes size bytes of src, from off on, to the same place in a file, and makes them stable.
+// If a restart of the server has lost unstable writes, Upload reads that part of src again.
+// progress, if not nil, gets the number of bytes that the server has acknowledged, and a negative
+// number for bytes that are lost.
 func (c *Client) Upload(ctx context.Context, h Handle, src io.ReaderAt, off, size uint64,
 	progress func(int),
 ) (err error) {

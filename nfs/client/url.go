@@ -25,7 +25,7 @@ type URL struct {
 	Transport rpc.Transport
 	Host      string // host:port
 	Path      string // absolute and clean; the server knows which part of it is the export
-	// Security is what a connection over TCP must have: that and better is used, nothing less.
+	// Security is the least protection of a connection over TCP. A better one is used too.
 	Security rpc.Security
 	// Provider is the provider of the RDMA device, one of Providers; empty if the URL has none.
 	Provider string
@@ -45,8 +45,8 @@ const (
 	dscpMax = 63
 )
 
-// splitOptions cuts the options off a URL. A question mark that no option follows is part of a
-// name.
+// splitOptions cuts the options off a URL. If no option follows a question mark, the question mark
+// is part of a name.
 func splitOptions(s string) (rest, options string) {
 	at := -1
 	for _, key := range [...]string{securityKey, providerKey, dscpKey} {
@@ -95,9 +95,10 @@ func ParseSecurity(s string) (rpc.Security, error) {
 	return 0, fmt.Errorf("unknown xprtsec %q: use none, tls or mtls", s)
 }
 
-// ParseURL parses a URL. The path is taken literally, byte by byte, but for percent-encoding of
-// what a URL cannot hold (%25, %3F, %23), and options at its end: with TCP ?xprtsec=tls or mtls,
-// with RDMA ?provider=soft, verbs or auto, and ?dscp=26. An ampersand is between two of them.
+// ParseURL parses a URL. The path is taken literally, byte by byte, except for the percent-encoding
+// of bytes that a URL cannot hold (%25, %3F, %23). Options may stand at its end, with an ampersand
+// between two of them: with TCP ?xprtsec=tls or mtls, with RDMA ?provider=soft, verbs or auto, and
+// ?dscp=26.
 func ParseURL(s string) (URL, error) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
@@ -152,7 +153,7 @@ func IsURL(s string) bool {
 	return ok && strings.HasPrefix(strings.ToLower(scheme), "nfs")
 }
 
-// String is the URL in the form that ParseURL takes.
+// String returns the URL in the form that ParseURL reads.
 func (u URL) String() string {
 	scheme := "nfs+tcp"
 	if u.Transport == rpc.TransportRDMA {
@@ -175,7 +176,7 @@ func (u URL) String() string {
 	return s
 }
 
-// Join is the URL of a name below u.
+// Join returns the URL of a name below u.
 func (u URL) Join(name string) URL {
 	u.Path = path.Join(u.Path, name)
 	return u

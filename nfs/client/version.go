@@ -14,8 +14,8 @@ const (
 	Version42   Version = 42
 )
 
-// ParseVersion reads a version as the user writes it: 3, 4.1, 4.2; 4 is the highest
-// of them, and nothing leaves the choice to the client.
+// ParseVersion reads a version as users write it: 3, 4.1 or 4.2. 4 is the highest version 4, and an
+// empty string leaves the choice to the client.
 func ParseVersion(s string) (Version, error) {
 	switch s {
 	case "", "auto":
@@ -30,7 +30,7 @@ func ParseVersion(s string) (Version, error) {
 	return 0, fmt.Errorf("unknown NFS version %q: use 3, 4.1 or 4.2", s)
 }
 
-// String is the version as ParseVersion reads it.
+// String returns the version as ParseVersion reads it.
 func (v Version) String() string {
 	switch v {
 	case VersionAuto:
@@ -41,5 +41,5 @@ func (v Version) String() string {
 	return fmt.Sprintf("%d.%d", v/10, v%10)
 }
 
-// minor is the minor version of version 4.
+// minor returns the minor version of version 4.
 func (v Version) minor() uint32 { return uint32(v % 10) }

@@ -10,11 +10,11 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Extended attributes are those of users (RFC 8276). Names have no prefix "user.". All methods
-// return nfs.ErrNotSupp if the server has none, and nfs.ErrNoXattr for an attribute that does not
-// exist.
+// The client has the extended attributes of users (RFC 8276). Names have no prefix "user.". All
+// methods return nfs.ErrNotSupp if the server has no extended attributes, and nfs.ErrNoXattr for an
+// attribute that does not exist.
 
-// xattrPage is how many bytes of names are asked for at once.
+// xattrPage is how many bytes of names the client asks for at once.
 const xattrPage = 64 << 10
 
 // GetXattr reads an extended attribute.
@@ -26,7 +26,7 @@ func (c *Client) GetXattr(ctx context.Context, h Handle, name string) (value []b
 	return value, err
 }
 
-// SetXattr sets an extended attribute. how says whether it may, must or must not exist.
+// SetXattr sets an extended attribute. how says whether the attribute may, must or must not exist.
 func (c *Client) SetXattr(ctx context.Context, h Handle, name string, value []byte, how blockstore.SetXattrMode) error {
 	return c.xattr(ctx, &compound4{cache: true, ops: []op4{putFH(h), {
 		nfs4.OpSetXattr, func(e *xdr.Encoder) {
