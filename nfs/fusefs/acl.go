@@ -58,8 +58,8 @@ func (f *FS) getACL(cancel <-chan struct{}, h *fuse.InHeader, kind blockstore.AC
 	return n, o.end(err)
 }
 
-// setACL replaces or, with nil, removes an ACL. The protocols set both ACLs of a directory at once.
-// Of two clients that set one ACL each at the same time, one can lose its change.
+// setACL replaces an ACL, or removes it if l is nil. The protocols set both ACLs of a directory at
+// once. If two clients set one ACL each at the same time, one of them can lose its change.
 func (f *FS) setACL(cancel <-chan struct{}, h *fuse.InHeader, kind blockstore.ACLKind, l blockstore.ACL) fuse.Status {
 	n := f.nodes.get(h.NodeId)
 	dir := n.typ == blockstore.TypeDir

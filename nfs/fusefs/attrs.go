@@ -12,7 +12,7 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 )
 
-// getAttr reads the attributes of an object, after what was written.
+// getAttr sends what was written to an object, and then reads its attributes.
 func (f *FS) getAttr(ctx context.Context, n *node) (a nfs3.Attr, ttl time.Duration, err error) {
 	if a, ttl, ok := f.local(n); ok {
 		f.stats.local.Add(1)
@@ -35,9 +35,9 @@ func (f *FS) getAttr(ctx context.Context, n *node) (a nfs3.Attr, ttl time.Durati
 	return a, ttl, nil
 }
 
-// revalidate compares a file with the server's at open(2). It looks the name up, which costs no
-// more than reading the attributes, and finds out as well if the name has become another file. See
-// node.kept for what has become of the data.
+// revalidate compares a file with the server's at open(2). It looks the name up. That costs no more
+// than reading the attributes, and also shows whether the name has become another file. node.kept
+// then reports whether the data in the kernel's cache is valid.
 func (f *FS) revalidate(ctx context.Context, n *node) error {
 	if n.unchanged() {
 		f.stats.local.Add(1)
@@ -59,7 +59,8 @@ func (f *FS) revalidate(ctx context.Context, n *node) error {
 		got, err = f.c.Lookup(ctx, dir.handle, at.name)
 		switch {
 		case client.IsStatus(err, nfs.ErrNoEnt), client.IsStatus(err, nfs.ErrStale), client.IsStatus(err, nfs.ErrAcces):
-			// A program can open a removed file by /proc, and one below a directory that it may not search.
+			// A program can open a removed file by /proc. It can also open a file below a directory
+			// that it may not search.
 			a, err = f.c.GetAttr(ctx, n.handle)
 		case err == nil && string(got.Handle) != string(n.handle):
 			f.nodes.removed(at)
@@ -79,7 +80,7 @@ func (f *FS) revalidate(ctx context.Context, n *node) error {
 	if changed {
 		f.stats.invalidated.Add(1)
 		n.data.Add(1)
-		f.server.InodeNotify(n.id, -1, 0) // of the size; the kernel drops the data itself
+		f.server.InodeNotify(n.id, -1, 0) // invalidates the size; the kernel drops the data itself
 	}
 	return nil
 }
@@ -98,7 +99,7 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 	identity := f.identity(&in.InHeader)
 	if fh, ok := in.GetFh(); ok {
 		if h := f.file(fh); h != nil {
-			identity = h.ctx // a file that is open can be truncated whatever its mode has become
+			identity = h.ctx // an open file can be truncated even if its mode has changed
 		}
 	}
 	o := f.begin(identity, opSetAttr, cancel)
@@ -150,8 +151,8 @@ func timeSet(valid, set, now uint32, sec uint64, nsec uint32) (blockstore.TimeSe
 	return blockstore.TimeKeep, time.Time{}
 }
 
-// Access implements fuse.RawFileSystem. The kernel asks only where it does not check permissions
-// itself, at access(2) and chdir(2).
+// Access implements fuse.RawFileSystem. The kernel calls it at access(2) and chdir(2), and only if
+// it does not check permissions itself.
 func (f *FS) Access(cancel <-chan struct{}, in *fuse.AccessIn) fuse.Status {
 	n := f.nodes.get(in.NodeId)
 	var want uint32

@@ -7,8 +7,8 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 )
 
-// flush sends what was written, and waits until the server has it. It does not wait for what is
-// written meanwhile.
+// flush sends what was written, and waits until the server has it. It does not wait for data that
+// is written meanwhile.
 func (w *writer) flush(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -30,7 +30,7 @@ func (w *writer) flushLocked(ctx context.Context) error {
 	return nil
 }
 
-// oldest is the least number of the chunks in flight. mu is held.
+// oldest returns the lowest number among the chunks in flight. mu is held.
 func (w *writer) oldest() uint64 {
 	least := w.launched
 	for _, c := range w.flights {
@@ -39,8 +39,8 @@ func (w *writer) oldest() uint64 {
 	return least
 }
 
-// commit makes everything stable that was written before. Data that is a single chunk is written
-// stably at once, which saves the COMMIT.
+// commit makes everything stable that was written before. If the data is a single chunk, commit
+// sends it as a stable WRITE, which saves the COMMIT.
 func (w *writer) commit(ctx context.Context) error {
 	w.mu.Lock()
 	if len(w.flights) == 0 && len(w.unstable) == 0 && !w.rewriting {
@@ -86,8 +86,9 @@ func (w *writer) stabilize(ctx context.Context) error {
 	return nil
 }
 
-// rewrite sends the unstable chunks again whose verifier is not that of a COMMIT, and those that
-// were written over them later. No other WRITE is in flight meanwhile. The caller has committing.
+// rewrite sends again the unstable chunks whose verifier differs from that of a COMMIT, and the
+// chunks that were written over them later. No other WRITE is in flight meanwhile. The caller has
+// committing.
 func (w *writer) rewrite(ctx context.Context, verifier [nfs3.VerifierLen]byte) error {
 	w.mu.Lock()
 	w.rewriting = true

@@ -22,8 +22,8 @@ const (
 	credsMax  = 4096
 )
 
-// creds are the identities of callers. The kernel tells the user and the group of a caller; the
-// further groups come from /proc.
+// creds are the identities of callers. The kernel reports the user and the group of a caller. The
+// supplementary groups come from /proc.
 type creds struct {
 	mu    sync.Mutex
 	known map[fuse.Caller]knownCred
@@ -34,8 +34,8 @@ type knownCred struct {
 	until time.Time
 }
 
-// identity returns a context that ends with the mount, and whose calls have the identity of the
-// caller if the mount is for all users.
+// identity returns a context that ends with the mount. If the mount is for all users, its calls
+// have the identity of the caller.
 func (f *FS) identity(h *fuse.InHeader) context.Context {
 	if !f.cfg.AllowOther {
 		return f.ctx

@@ -9,8 +9,8 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 )
 
-// FS uses the delegations of its client (client.DelegationUser). What it knows of a file is current
-// while it has the delegation under which it has read the attributes (node.fresh):
+// FS uses the delegations of its client (client.DelegationUser). If FS has read the attributes of a
+// file under a delegation, it treats them as current while it has the delegation (node.fresh):
 //
 //	             without a delegation           with a delegation
 //	open(2)      looks the name up              answered here. Another client that renames, replaces
@@ -19,14 +19,16 @@ import (
 //	data         sent after a second            sent after five seconds, if for writing
 //	close(2)     the data is made stable        the same: a full disk has to be reported
 
-// sendAfterDelegated is how long data waits for more that was written under a delegation for writing.
+// sendAfterDelegated is how long data waits for more data if it was written under a delegation for
+// writing.
 const sendAfterDelegated = 5 * time.Second
 
-// current reports whether what is known of a file is what the server has. mu is held.
+// current reports whether the attributes in n are those of the server now. mu is held.
 func (n *node) current() bool { return n.fresh.Valid() }
 
-// local returns the attributes of a file if no call is necessary for them. Those of a file with
-// several names can change by a name that this mount does not know to be one of the file.
+// local returns the attributes of a file if they need no call. A file with several names always
+// needs a call: it can change by a name of which this mount does not know that it is a name of the
+// file.
 func (f *FS) local(n *node) (a nfs3.Attr, ttl time.Duration, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -36,8 +38,8 @@ func (f *FS) local(n *node) (a nfs3.Attr, ttl time.Duration, ok bool) {
 	return n.attr, n.ttl, true
 }
 
-// refresh records the delegation that a file had when a call for its attributes began, and still
-// has.
+// refresh records the delegation d under which the attributes were read, if the file still has d. d
+// is the delegation that the file had when the call for the attributes began.
 func (f *FS) refresh(n *node, d *client.Delegation) {
 	if d == nil || !d.Valid() {
 		return
@@ -47,22 +49,23 @@ func (f *FS) refresh(n *node, d *client.Delegation) {
 	n.mu.Unlock()
 }
 
-// outdated records that this mount has changed attributes of a file, but not its data: they are read
-// again.
+// outdated records that this mount has changed attributes of a file, but not its data. The
+// attributes are then read again.
 func (n *node) outdated() {
 	n.mu.Lock()
 	n.fresh = nil
 	n.mu.Unlock()
 }
 
-// unchanged reports whether nobody else has changed a file, as its delegation says.
+// unchanged reports whether the delegation of a file guarantees that nobody else has changed it.
 func (n *node) unchanged() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.fresh != nil && n.current()
 }
 
-// giveUp returns the delegation of a file whose name is about to go: an open file keeps its space.
+// giveUp returns the delegation of a file before its name is removed: a file that stays open keeps
+// its space.
 func (f *FS) giveUp(ctx context.Context, n *node) {
 	if n != nil {
 		f.c.ReturnDelegation(ctx, n.handle)
@@ -77,7 +80,7 @@ func (f *FS) Recalled(ctx context.Context, d *client.Delegation) {
 		return
 	}
 	n.outdated()
-	off := int64(-1) // of the attributes alone
+	off := int64(-1) // invalidates the attributes alone
 	if d.Write() {
 		off = 0
 	}
@@ -123,9 +126,10 @@ func (f *FS) writeDelegation(n *node) *client.Delegation {
 	return nil
 }
 
-// lostUnder decides about data that was written under a delegation which is lost. If the file is
-// still as it was when the attributes were read last, the data can be written: nil. If it is not, or
-// if this mount has changed it since, so that the difference says nothing, the data is lost.
+// lostUnder decides about data that was written under a lost delegation. If the file is as it was
+// when its attributes were last read, the result is nil and the data can be written. Otherwise the
+// data is lost. It is also lost if this mount has changed the file since: a difference then says
+// nothing.
 func (f *FS) lostUnder(ctx context.Context, n *node) error {
 	a, err := f.c.GetAttr(ctx, n.handle)
 	if err != nil {
@@ -142,7 +146,7 @@ func (f *FS) lostUnder(ctx context.Context, n *node) error {
 // errLost is the error of data that was lost with a delegation.
 var errLost = errors.New("the delegation under which it was written is lost, and the file has changed")
 
-// find4 returns the node of a handle, or nil.
+// byFile returns the node of a handle, or nil.
 func (t *nodes) byFile(h client.Handle) *node {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -12,9 +12,10 @@
 // The mount is close-to-open coherent, as the kernel's NFS client is (nfs(5), "Data and metadata
 // coherence"): a program that opens a file sees what others wrote before they closed it.
 //
-//   - OPEN looks the name up at the server, and compares the attributes with those of the time when
-//     the kernel's cache was filled. If another client has changed the file, it drops the cache. If the name has
-//     become another file, OPEN fails with ESTALE. The kernel then looks the name up itself.
+//   - OPEN looks the name up at the server, and compares the attributes with those from the time
+//     when the kernel's cache was filled. If another client has changed the file, OPEN drops the
+//     cache. If the name has become another file, OPEN fails with ESTALE. The kernel then looks the
+//     name up itself.
 //
 //   - FLUSH, at close, waits until the server has the data on stable storage.
 //
@@ -23,8 +24,9 @@
 //   - Attributes and names are valid between acregmin and acregmax (acdirmin and acdirmax for
 //     directories). The time doubles while an object stays unchanged.
 //
-//   - While the mount has the delegation of a file, it answers OPEN and GETATTR itself, and data waits
-//     longer. It writes back when the server recalls the delegation. See delegations.go.
+//   - While the mount has the delegation of a file, it answers OPEN and GETATTR itself, and data
+//     waits longer. The mount writes back when the server recalls the delegation. See
+//     delegations.go.
 //
 // The kernel's own writeback cache of FUSE is off: with it the kernel trusts its size of a file
 // more than the server's, and never sees the growth of a file that another client writes.
@@ -53,5 +55,7 @@
 // The lock order is dir.mu or reader.mu, then node.mu, writer.mu, FS.dirtyMu. With nodes.mu, FS.mu,
 // creds.mu and block.mu no other lock is taken.
 //
-//	f, err := fusefs.Mount("/mnt", fusefs.Config{Client: c, Root: root, Times: fusefs.DefaultCacheTimes})
+//	f, err := fusefs.Mount("/mnt", fusefs.Config{
+//		Client: c, Root: root, Times: fusefs.DefaultCacheTimes,
+//	})
 package fusefs

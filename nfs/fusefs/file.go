@@ -12,20 +12,20 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 )
 
-// openDirect is the flag of open(2) for reads and writes past the kernel's cache.
+// openDirect is the flag of open(2) for reads and writes that bypass the kernel's cache.
 const openDirect = syscall.O_DIRECT
 
 // file is an open file.
 type file struct {
 	n       *node
-	ctx     context.Context // the identity of who opened it; ends with the mount
+	ctx     context.Context // has the identity of the caller of open(2); ends with the mount
 	release func() error    // the open at the server
 	reader  reader
 	drops   uint64 // node.changes before the answer to the open, if the kernel drops its cache at it
-	failed  uint64 // failures of the writer that were reported through this file; node.mu
+	failed  uint64 // failures of the writer that this file has reported; guarded by node.mu
 }
 
-// access returns what an open(2) wants to do.
+// access returns the access that an open(2) asks for.
 func access(flags uint32) uint32 {
 	switch flags & syscall.O_ACCMODE {
 	case syscall.O_WRONLY:
@@ -60,8 +60,7 @@ func (f *FS) opened(ctx context.Context, n *node, release func() error, keep boo
 	out.Fh = f.add(h)
 }
 
-// Open implements fuse.RawFileSystem. It is where another client's changes are noticed: see the
-// package comment.
+// Open implements fuse.RawFileSystem. It finds changes of other clients: see the package comment.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	identity := f.identity(&in.InHeader)
 	o := f.begin(identity, opOpen, cancel)
@@ -98,10 +97,10 @@ func (f *FS) truncate(ctx context.Context, n *node) error {
 	return f.c.SetAttr(ctx, n.handle, &blockstore.SetAttr{Size: &zero}, nil)
 }
 
-// openAgain reports whether an open(2) for appending is answered ESTALE. The kernel appends at the
-// size that it knows, and OPEN returns no attributes. After ESTALE the kernel looks the name up,
-// which returns them, and opens once more. That second OPEN of the process succeeds even if another
-// client has appended meanwhile: only a lock excludes that.
+// openAgain reports whether the answer to an open(2) for appending is ESTALE. The kernel appends at
+// the size that it knows, and OPEN returns no attributes. After ESTALE the kernel looks the name
+// up, gets the attributes, and opens the file again. That second OPEN of the process succeeds even
+// if another client has appended meanwhile: only a lock excludes that.
 func (n *node) openAgain(pid uint32, changed bool) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -180,7 +179,7 @@ func (f *FS) closeFile(h *file) {
 	f.nodes.removed(*gone)
 }
 
-// discard sends what is left of a file before it goes.
+// discard sends the rest of the data of a file before the file is removed.
 func (f *FS) discard(n *node) {
 	if err := n.flush(f.ctx); err != nil {
 		f.cfg.Log.Warn("writing a file that is removed", "error", err)
@@ -198,7 +197,7 @@ func (n *node) commit(ctx context.Context) error {
 	return w.commit(ctx)
 }
 
-// sync is commit, and returns the error of writes that have failed since the last sync of the same
+// sync is commit. It returns the error of writes that have failed since the last sync of the same
 // open file.
 func (f *FS) sync(ctx context.Context, h *file) error {
 	err := h.n.commit(ctx)
@@ -222,8 +221,8 @@ func (f *FS) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	o := f.begin(h.ctx, opFlush, cancel)
 	err := f.sync(o.ctx, h)
 	if err == nil && h.n.own.Load() {
-		// From here on a difference is another client's change. If this fails, the next open drops too
-		// little or too much of the cache; the data is safe.
+		// From here on a difference is another client's change. If this call fails, the next open
+		// drops too little or too much of the cache; the data is safe.
 		_, _, _ = f.getAttr(o.ctx, h.n)
 	}
 	f.dropLocks(h.n, lockKey{in.LockOwner, false}) // a close ends the process's locks of the file
@@ -240,7 +239,7 @@ func (f *FS) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	return o.end(f.sync(o.ctx, h))
 }
 
-// Write implements fuse.RawFileSystem. data is the caller's after the return.
+// Write implements fuse.RawFileSystem. After the return, data belongs to the caller again.
 func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
 	h := f.file(in.Fh)
 	if h == nil {
@@ -263,7 +262,7 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 	return uint32(n), o.end(err)
 }
 
-// writeNow writes data stably. What was written before must not be repeated after it.
+// writeNow writes data stably. Earlier data must not be sent again after it.
 func (f *FS) writeNow(ctx context.Context, h *file, data []byte, off uint64) (n int, err error) {
 	if err := h.n.commit(ctx); err != nil {
 		return 0, err
@@ -297,7 +296,7 @@ func (f *FS) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut)
 	}
 	st := o.end(err)
 	if st == fuse.Status(syscall.EOPNOTSUPP) {
-		return fuse.ENOSYS // the kernel then takes the whole file as data, and asks no more
+		return fuse.ENOSYS // the kernel then treats the whole file as data, and does not ask again
 	}
 	return st
 }
@@ -336,8 +335,8 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	return o.end(err)
 }
 
-// copyMost bounds one COPY in bytes, so that a signal or a slow disk does not have to wait for all
-// of a large file.
+// copyMost bounds one COPY in bytes, so that a signal need not wait until a slow disk has copied
+// all of a large file.
 const copyMost = 64 << 20
 
 // CopyFileRange implements fuse.RawFileSystem: the server copies.

@@ -18,7 +18,7 @@ import (
 // CacheTimes bound how long attributes and names are valid without a call, as the options of
 // nfs(5) with these names do.
 type CacheTimes struct {
-	RegMin, RegMax time.Duration // of files and names of files
+	RegMin, RegMax time.Duration // of files and their names
 	DirMin, DirMax time.Duration // of directories and their names
 }
 
@@ -70,8 +70,9 @@ type Config struct {
 	Debug bool
 }
 
-// FS is a mounted directory. Its exported methods but Mount's are those of fuse.RawFileSystem,
-// for the kernel. All may be called from any goroutine.
+// FS is a mounted directory. Unmount, Done and Stats are for the caller of Mount; Recalled, Lost
+// and Changed are for the client. All other exported methods are those of fuse.RawFileSystem, for
+// the kernel. All may be called from any goroutine.
 type FS struct {
 	fuse.RawFileSystem // answers IOCTL, STATX and TMPFILE with ENOSYS
 
@@ -86,7 +87,7 @@ type FS struct {
 
 	ctx  context.Context // ends with the mount
 	stop context.CancelFunc
-	work sync.WaitGroup // what uses the pool or the kernel's connection in the background
+	work sync.WaitGroup // background work that uses the pool or the kernel's connection
 	done chan struct{}  // closed when nothing runs any more
 
 	seq     atomic.Uint64 // orders attributes and writes
@@ -103,8 +104,8 @@ type FS struct {
 // maxTransfer is the largest READ and WRITE of the kernel, in bytes.
 const maxTransfer = 1 << 20
 
-// background is how many asynchronous requests the kernel has in flight: reading ahead, and
-// writing of mapped files.
+// background is how many asynchronous requests the kernel has in flight: for reading ahead, and for
+// writing the pages of mapped files.
 const background = 64
 
 // Mount mounts cfg.Root at the directory dir and serves it until Unmount or umount(8). It needs
@@ -195,13 +196,13 @@ func (f *FS) Unmount() error {
 // Done is closed when the directory is not mounted any more.
 func (f *FS) Done() <-chan struct{} { return f.done }
 
-// lastWrites bounds how long the end of a mount waits for the server to take what was written.
+// lastWrites bounds how long the end of a mount waits until the server has the data.
 const lastWrites = 10 * time.Second
 
-// close ends what runs in the background. The kernel has closed all files by then, so that only
-// data of mappings can be left.
+// close ends the background work. The kernel has closed all files by then, so only data of mapped
+// files can be left.
 func (f *FS) close() {
-	f.c.UseDelegations(nil) // the client returns those that are left when it is closed
+	f.c.UseDelegations(nil) // the client returns the remaining delegations when it is closed
 	ctx, cancel := context.WithTimeout(f.ctx, lastWrites)
 	for _, w := range f.dirtyWriters() {
 		if err := w.commit(ctx); err != nil {
@@ -283,8 +284,8 @@ func (f *FS) file(fh uint64) *file {
 	return h
 }
 
-// releaseAll frees what the kernel has not released because the connection to it was aborted. The
-// files are closed at the server with the client.
+// releaseAll frees the files and directories that the kernel has not released, because the
+// connection to it was aborted. The server closes the files when the client is closed.
 func (f *FS) releaseAll() {
 	f.mu.Lock()
 	all := f.handles

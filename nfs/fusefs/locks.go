@@ -15,7 +15,7 @@ import (
 // Flags of FUSE that go-fuse does not name: RELEASE ends the flock of the file.
 const releaseFlock = 1 << 1
 
-// lockKey is an owner of locks: a process, or for flock(2) an open file.
+// lockKey is an owner of locks: a process, or with flock(2) an open file.
 type lockKey struct {
 	owner uint64
 	flock bool
@@ -23,8 +23,8 @@ type lockKey struct {
 
 func keyOf(in *fuse.LkIn) lockKey { return lockKey{in.Owner, in.LkFlags&fuse.LK_FLOCK != 0} }
 
-// locker returns the File of the client that has the locks of an owner, and makes it if make is
-// set.
+// locker returns the File of the client that has the locks of an owner. With create it makes a
+// missing one.
 func (f *FS) locker(h *file, key lockKey, create bool) *client.File {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
@@ -40,8 +40,9 @@ func (f *FS) locker(h *file, key lockKey, create bool) *client.File {
 }
 
 // underLocks returns a context for READs and WRITEs of a file. They fail if the server has given up
-// locks that programs have on the file in this mount: another client may have changed the data. The
-// kernel does not say which program has written a page, so those without a lock get the error too.
+// locks that programs of this mount have on the file: another client may have changed the data. The
+// kernel does not say which program has written a page. So programs without a lock get the error
+// too.
 func (n *node) underLocks(ctx context.Context) context.Context {
 	n.mu.Lock()
 	files := slices.Collect(maps.Values(n.locks))
@@ -65,7 +66,7 @@ func (f *FS) dropLocks(n *node, key lockKey) {
 	}
 }
 
-// lockRange is a range of the kernel as offset and length; 0 is up to the end.
+// lockRange returns a range of the kernel as offset and length. A length of 0 means up to the end.
 func lockRange(l *fuse.FileLock) (off, n uint64) {
 	if l.End >= math.MaxInt64 {
 		return l.Start, 0
@@ -73,7 +74,8 @@ func lockRange(l *fuse.FileLock) (off, n uint64) {
 	return l.Start, l.End - l.Start + 1
 }
 
-// noLocks reports whether there are no locks: the kernel calls only if it does not lock itself.
+// noLocks reports whether the server has no locks. With LocalLocks the kernel locks by itself and
+// does not call.
 func (f *FS) noLocks() bool { return f.c.Version() == client.Version3 }
 
 // GetLk implements fuse.RawFileSystem.
@@ -126,8 +128,8 @@ func (f *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	return o.end(f.setLock(o.ctx, h, in, true))
 }
 
-// setLock locks or unlocks a range. Before an unlock, the data that was written under the lock is
-// made stable. A lock shows what others have written under theirs.
+// setLock locks or unlocks a range. Before an unlock it makes the data stable that was written under
+// the lock. After a lock it makes visible what others have written under theirs.
 func (f *FS) setLock(ctx context.Context, h *file, in *fuse.LkIn, wait bool) error {
 	off, n := lockRange(&in.Lk)
 	if f.noLocks() && in.Lk.Typ != syscall.F_UNLCK {
@@ -161,20 +163,22 @@ func (f *FS) setLock(ctx context.Context, h *file, in *fuse.LkIn, wait bool) err
 	return nil // the lock is there, whatever the attributes are
 }
 
-// settle makes stable what was written to a file, so that it is not sent again over what others
-// write, and reads the attributes. A difference from them is another client's change after that.
+// settle makes stable what was written to a file, so that the data is not sent again over what
+// others write. Then it reads the attributes. From then on a difference from these attributes is
+// another client's change.
 func (f *FS) settle(ctx context.Context, n *node) error {
 	if err := n.commit(ctx); err != nil {
 		return err
 	}
 	if n.own.Load() {
-		_, _, _ = f.getAttr(ctx, n) // after an error the own changes count as another client's
+		_, _, _ = f.getAttr(ctx, n) // after an error this mount's own changes count as another client's
 	}
 	return nil
 }
 
-// tellSize makes the kernel know that a file has grown: a program that has the lock may append by an
-// open file. The kernel takes the size from data that it is given, so it gets the last byte.
+// tellSize tells the kernel that a file has grown: a program that has the lock may append with an
+// open file. The kernel takes the size from the data that it gets, so tellSize gives it the last
+// byte.
 func (f *FS) tellSize(ctx context.Context, h *file) {
 	h.n.mu.Lock()
 	size := h.n.attr.Size

@@ -10,8 +10,8 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 )
 
-// pool is the memory of the data of a mount: blocks of maxTransfer bytes, registered with the
-// client once. A block is owned by who took it until it calls put.
+// pool is the memory for the data of a mount: blocks of maxTransfer bytes, registered with the
+// client once. The code that takes a block owns it until it calls put.
 type pool struct {
 	mem  *client.Memory
 	free chan []byte
@@ -47,7 +47,7 @@ func (p *pool) tryGet(spare int) []byte {
 	}
 }
 
-// get returns a block, and waits for one.
+// get returns a block. It waits if there is none.
 func (p *pool) get(ctx context.Context) ([]byte, error) {
 	select {
 	case b := <-p.free:
@@ -57,17 +57,17 @@ func (p *pool) get(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// put gives a block back. b may be a part of it that begins where it begins.
+// put returns a block to the pool. b may be the first part of the block.
 func (p *pool) put(b []byte) { p.free <- b[:maxTransfer] }
 
 func (p *pool) close() { p.mem.Close() }
 
-// readAheadKB is the reading ahead of the kernel for a mount, in KiB: so much that one request of
-// the kernel is one of maxTransfer.
+// readAheadKB is how far the kernel reads ahead for a mount, in KiB. With this value one request of
+// the kernel has maxTransfer bytes.
 const readAheadKB = maxTransfer >> 10
 
-// setReadAhead raises the kernel's reading ahead for a mount, if this process may. Without it the
-// kernel asks for 128 KiB at a time.
+// setReadAhead raises the kernel's readahead for a mount, if this process has the right to.
+// Otherwise the kernel asks for 128 KiB at a time.
 func setReadAhead(dir string) {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 )
 
-// entry fills in what was found at a place, for a call that began at seq.
+// entry fills in the reply for an object that was found at a place, by a call that began at seq.
 func (f *FS) entry(got *client.Node, at place, seq uint64, own bool, out *fuse.EntryOut) *node {
 	n := f.nodes.lookup(got, at)
 	own = n.own.Swap(false) || own
@@ -161,7 +161,7 @@ func (n *node) isOpen() bool {
 	return n.opens > 0 && n.silly == nil && n.typ == blockstore.TypeReg
 }
 
-// sillyTries bounds how many names silly tries. Another mount can use the same ones.
+// sillyTries bounds how many names silly tries. Another mount can use the same names.
 const sillyTries = 16
 
 // sillyName returns a name for a removed file, in the form of the kernel's client.
@@ -169,8 +169,8 @@ func (f *FS) sillyName(n *node) string {
 	return fmt.Sprintf(".nfs%016x%08x", n.fileID(), f.sillies.Add(1))
 }
 
-// silly gives the open file n, which is at a place, a name for removed files in the same directory.
-// try makes the name; it returns ErrExist if the name is in use.
+// silly gives the open file n a name for removed files in the same directory. at is the place of
+// the file. try makes the name; it returns ErrExist if the name is in use.
 func (f *FS) silly(n *node, at place, try func(dir *node, to place) error) error {
 	dir := f.nodes.get(at.dir)
 	if dir == nil {
@@ -193,7 +193,7 @@ func (f *FS) silly(n *node, at place, try func(dir *node, to place) error) error
 	return syscall.EBUSY
 }
 
-// sillyRename renames a file that is open instead of removing it. The last close removes it.
+// sillyRename renames an open file instead of removing it. The last close removes the file.
 func (f *FS) sillyRename(ctx context.Context, n *node, at place) error {
 	return f.silly(n, at, func(dir *node, to place) error {
 		if _, err := f.c.Lookup(ctx, dir.handle, to.name); err == nil {
@@ -209,8 +209,8 @@ func (f *FS) sillyRename(ctx context.Context, n *node, at place) error {
 	})
 }
 
-// sillyLink gives a file that is open a second name before a rename replaces its first one. The
-// first name always has a file. Where the file cannot have a second name, sillyLink renames it.
+// sillyLink gives an open file a second name before a rename replaces its first one. So the first
+// name always leads to a file. If the file cannot have a second name, sillyLink renames it.
 func (f *FS) sillyLink(ctx context.Context, n *node, at place) error {
 	err := f.silly(n, at, func(dir *node, to place) error { return f.c.Link(ctx, n.handle, dir.handle, to.name) })
 	if client.IsStatus(err, nfs.ErrNotSupp) || client.IsStatus(err, nfs.ErrMLink) || client.IsStatus(err, nfs.ErrPerm) {

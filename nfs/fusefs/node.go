@@ -19,7 +19,7 @@ type node struct {
 	typ    blockstore.FileType
 
 	// nodes.mu guards these.
-	lookups uint64 // that the kernel has not forgotten
+	lookups uint64 // lookups that the kernel has not forgotten
 	at      place  // where the object was found last; the zero value is unknown
 
 	own  atomic.Bool   // this mount has changed the data or the times since the attributes were read
@@ -33,11 +33,11 @@ type node struct {
 	seq      uint64 // FS.seq when the call for attr began
 	until    time.Time
 	ttl      time.Duration
-	cached   nfs3.Attr          // what the data in the kernel's cache is from
-	fresh    *client.Delegation // since attr was read; nil: there is none
+	cached   nfs3.Attr          // attributes when the kernel's cache was filled
+	fresh    *client.Delegation // delegation that the file has had since attr was read; nil: none
 	opens    int
 	again    map[uint32]struct{} // processes whose open(2) has to look the name up again, see openAgain
-	silly    *place              // the name that the object has instead of the one that was removed
+	silly    *place              // name that replaces the removed one
 	w        *writer
 	locks    map[lockKey]*client.File
 	localEnd uint64 // end of the data that was written since the server's size was known
@@ -112,7 +112,7 @@ func (t *nodes) place(n *node, at place) {
 	}
 }
 
-// move records that an object has moved, and returns what was at the new place.
+// move records that an object has moved, and returns the object that was at the new place.
 func (t *nodes) move(from, to place) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,7 +155,7 @@ func (f *FS) Forget(id, n uint64) {
 	}
 }
 
-// forget returns the node if nobody knows it any more, else nil.
+// forget returns the node if the kernel has forgotten it, else nil.
 func (t *nodes) forget(id, n uint64) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -186,16 +186,17 @@ func sameVersion(a, b *nfs3.Attr) bool {
 	return a.Ctime.Equal(b.Ctime) && a.Mtime.Equal(b.Mtime) && a.Size == b.Size
 }
 
-// update takes attributes that a call has returned which began at seq, and returns those to show.
-// changed says that another client has changed the data since the kernel cached it.
+// update takes the attributes that a call has returned, and returns the attributes to show. The
+// call began at seq. changed says that another client has changed the data since the kernel cached
+// it.
 //
-// The server's size is too small while it has not executed all WRITEs of this mount that came
-// before the call; then the size that the kernel knows is right.
+// While the server has not executed all WRITEs that this mount sent before the call, the server's
+// size is too small. Then the size that the kernel knows is right.
 func (f *FS) update(n *node, a *nfs3.Attr, seq uint64, own bool) (shown nfs3.Attr, ttl time.Duration, changed bool) {
 	now := time.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	// What a call returned that began earlier counts if its change time says so.
+	// Attributes of a call that began earlier count if their change time is later.
 	if seq >= n.seq || a.Ctime.After(n.attr.Ctime) {
 		least, most := f.cfg.Times.RegMin, f.cfg.Times.RegMax
 		if n.typ == blockstore.TypeDir {
@@ -232,8 +233,8 @@ func (f *FS) update(n *node, a *nfs3.Attr, seq uint64, own bool) (shown nfs3.Att
 	return shown, ttl, changed
 }
 
-// refreshed is update, and drops what is cached of data that another client has changed. It is not
-// for the operations of a kernel that holds a lock of the page cache.
+// refreshed is update. It also drops the cached data that another client has changed. An operation
+// must not call it while the kernel holds a lock of the page cache.
 func (f *FS) refreshed(n *node, a *nfs3.Attr, seq uint64, own bool) (nfs3.Attr, time.Duration) {
 	shown, ttl, changed := f.update(n, a, seq, own)
 	if changed {
@@ -266,11 +267,11 @@ func (n *node) droppedAt(change uint64) {
 // another client's change is noticed until the kernel has dropped the data.
 func (n *node) kept() bool { return n.dropped.Load() >= n.changes.Load() }
 
-// show puts attributes into the form of FUSE.
+// show converts attributes to those of FUSE.
 func (f *FS) show(a *nfs3.Attr, out *fuse.Attr) {
 	out.Ino = a.FileID
 	if fsid := f.nodes.root.attr.FSID; a.FSID != fsid {
-		out.Ino ^= (a.FSID ^ fsid) * 0x9e3779b97f4a7c15 // another file system of the server
+		out.Ino ^= (a.FSID ^ fsid) * 0x9e3779b97f4a7c15 // the object is in another file system of the server
 	}
 	out.Size, out.Blocks = a.Size, (a.Used+511)/512
 	out.SetTimes(&a.Atime, &a.Mtime, &a.Ctime)

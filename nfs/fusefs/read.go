@@ -8,18 +8,18 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Blocks that were read ahead are used for at most blockTime. aheadAfter is how many reads in order
-// make a stream. near is how far from the expected offset a read still belongs to the stream: the
-// kernel sends several reads of one stream at once, and they overtake each other.
+// blockTime bounds how long blocks that were read ahead are used. aheadAfter is how many reads in
+// order make a stream. near is how far from the expected offset a read may be to belong to the
+// stream: the kernel sends several reads of one stream at once, and they overtake each other.
 const (
 	blockTime  = 3 * time.Second
 	aheadAfter = 2
 	near       = 2 * maxTransfer
 )
 
-// reader reads one open file. It reads ahead of a sequential stream. The window is the number of
+// reader reads one open file, and reads ahead of a sequential stream. The window is the number of
 // blocks ahead. It doubles whenever the stream had to wait for a block, so it follows the product
-// of bandwidth and latency, and no further than Config.ReadAhead.
+// of bandwidth and latency. Config.ReadAhead bounds it.
 type reader struct {
 	mu     sync.Mutex
 	next   uint64 // where a sequential read begins
@@ -40,7 +40,7 @@ type block struct {
 	err   error
 
 	mu   sync.Mutex
-	refs int // the reader's, the READ's and those of replies
+	refs int // references of the reader, of the READ and of replies
 }
 
 func (b *block) ref() {
@@ -59,7 +59,7 @@ func (b *block) unref() {
 	}
 }
 
-// result is data for /dev/fuse: parts of blocks, or of memory that release frees.
+// result is data for /dev/fuse: parts of blocks, or memory that release frees.
 type result struct {
 	parts   [][]byte
 	release func()
@@ -153,9 +153,9 @@ func (f *FS) readFull(ctx context.Context, h *file, p []byte, off uint64) (n int
 	return n, nil
 }
 
-// stream returns the data of a read from blocks, with a reference to each of them, and reads more
-// blocks ahead. It returns no parts if the read belongs to no stream, or if the blocks cannot serve
-// it.
+// stream returns the data of a read from blocks, with a reference to each block, and reads more
+// blocks ahead. It returns no parts if the read belongs to no stream, or if the blocks do not have
+// the data.
 func (f *FS) stream(ctx context.Context, h *file, off uint64, size int) (parts [][]byte, used []*block) {
 	first, last := off/maxTransfer, (off+uint64(max(size, 1))-1)/maxTransfer
 	r := &h.reader
@@ -244,9 +244,9 @@ func (r *reader) reset() {
 	r.seen, r.window, r.next = 0, 0, 0
 }
 
-// expire drops the blocks that the stream has passed, and those that may be stale. One block behind
-// stays for reads that were overtaken. No time makes those stale that nobody else has changed. mu is
-// held.
+// expire drops the blocks that the stream has passed, and the blocks that may be stale. It retains
+// one block behind the stream for reads that were overtaken. Blocks do not become stale with time
+// if nobody else has changed the file (unchanged). mu is held.
 func (r *reader) expire(first, data uint64, unchanged bool) {
 	now := time.Now()
 	for i, b := range r.blocks {
@@ -257,8 +257,8 @@ func (r *reader) expire(first, data uint64, unchanged bool) {
 	}
 }
 
-// startBlock starts to read a block. It reports false if there is no memory for it: writes and
-// other reads need some too. reader.mu is held.
+// startBlock starts to read a block. It reports false if too little memory is free: writes and
+// other reads need some. reader.mu is held.
 func (f *FS) startBlock(h *file, i uint64) bool {
 	mem := f.pool.tryGet(f.pool.size / 2)
 	if mem == nil {

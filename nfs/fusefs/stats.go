@@ -60,7 +60,7 @@ type stats struct {
 	ops                   [opCount]opStats
 	read, written         atomic.Uint64 // bytes to and from programs
 	ahead, hits           atomic.Uint64 // blocks that were read ahead, and reads that found their data there
-	sent, resent, commits atomic.Uint64 // WRITEs, those that a restart of the server made necessary, COMMITs
+	sent, resent, commits atomic.Uint64 // WRITEs, WRITEs that were sent again after a restart of the server, COMMITs
 	invalidated           atomic.Uint64 // files that another client had changed
 	stalled               atomic.Uint64 // writes that waited for memory
 	silly                 atomic.Uint64 // removed files that were open

@@ -15,14 +15,14 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// signalTime is how long an operation goes on after a signal. watchAfter is how long it runs before
-// anything waits for a signal at all: most operations end before.
+// signalTime is how long an operation continues after a signal. watchAfter is how long it runs
+// before the code begins to watch for signals: most operations end earlier.
 const (
 	signalTime = 2 * time.Second
 	watchAfter = 20 * time.Millisecond
 )
 
-// errTimeout ends operations that have taken Config.Timeout.
+// errTimeout is the error of operations that Config.Timeout has ended.
 var errTimeout = errors.New("the server has not answered in time")
 
 // op is an operation of the kernel that is being executed.
@@ -36,8 +36,8 @@ type op struct {
 	start  time.Time
 }
 
-// begin starts an operation with an identity; cancel is closed by a signal to the caller. The
-// caller calls end.
+// begin starts an operation with an identity. A signal to the caller closes cancel. The code that
+// calls begin also calls end.
 func (f *FS) begin(identity context.Context, what opcode, cancel <-chan struct{}) *op {
 	o := &op{ended: make(chan struct{}), stat: &f.stats.ops[what], start: time.Now()}
 	o.ctx, o.cancel = context.WithCancelCause(identity)
@@ -56,7 +56,7 @@ func (f *FS) beginWait(identity context.Context, what opcode, cancel <-chan stru
 	return o
 }
 
-// wait ends the operation a while after a signal.
+// wait ends the operation some time (while) after a signal.
 func (o *op) wait(cancel <-chan struct{}, while time.Duration) {
 	select {
 	case <-cancel:

@@ -12,15 +12,15 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 )
 
-// How long data waits for more before it is sent, and how long a WRITE that was acknowledged as
-// unstable waits for a COMMIT.
+// How long data waits for more data before it is sent, and how long an unstable WRITE waits for a
+// COMMIT after its reply.
 const (
 	sendAfter   = time.Second
 	commitAfter = 5 * time.Second
 )
 
-// smallChunk is the size in bytes up to which a chunk leaves its block of the pool when it is
-// sent. Many small writes at random places would else occupy the pool.
+// smallChunk is the size in bytes up to which a chunk returns its block to the pool when it is
+// sent. Otherwise many small writes at random places would occupy the pool.
 const smallChunk = maxTransfer / 4
 
 // inFlight bounds the WRITEs of one file that are in flight.
@@ -38,7 +38,7 @@ type chunk struct {
 	number   uint64 // counts the WRITEs of the file in the order of their start
 	since    time.Time
 	verifier [nfs3.VerifierLen]byte
-	deleg    *client.Delegation // for writing, under which the data was written; nil: there was none
+	deleg    *client.Delegation // delegation for writing under which the data was written; nil: none
 }
 
 func (c *chunk) end() uint64 { return c.off + uint64(len(c.data)) }
@@ -71,7 +71,7 @@ type writer struct {
 	rewriting bool
 
 	err  error  // of the last WRITE that failed for good
-	errs uint64 // counts them
+	errs uint64 // number of such WRITEs
 }
 
 // writerOf returns the writer of a file.
@@ -121,8 +121,8 @@ func (w *writer) await(ctx context.Context) error {
 	}
 }
 
-// write copies data, and returns how many bytes it has copied. It waits while the pool is empty. The
-// WRITEs are made with identity.
+// write copies data, and returns how many bytes it has copied. It waits while the pool is empty.
+// The WRITEs have the identity of the context identity.
 func (w *writer) write(ctx, identity context.Context, data []byte, off uint64) (done int, err error) {
 	end := off + uint64(len(data))
 	w.n.mu.Lock()
@@ -159,7 +159,7 @@ func (w *writer) write(ctx, identity context.Context, data []byte, off uint64) (
 // limit is the length of a chunk that is full. It ends at a multiple of maxTransfer in the file.
 func limit(c *chunk) int { return maxTransfer - int(c.off%maxTransfer) }
 
-// inTheWay reports whether a WRITE in flight overlaps. mu is held.
+// inTheWay reports whether a WRITE in flight overlaps the range. mu is held.
 func (w *writer) inTheWay(off, end uint64) bool {
 	for _, c := range w.flights {
 		if c.overlaps(off, end) {
@@ -183,7 +183,7 @@ func (w *writer) begin(ctx context.Context, off uint64) error {
 			return err
 		}
 	}
-	if w.cur != nil { // of another write meanwhile
+	if w.cur != nil { // another write has begun a chunk meanwhile
 		w.f.pool.put(block)
 		return nil
 	}
@@ -249,15 +249,15 @@ func (w *writer) fly(ctx context.Context, c *chunk, how blockstore.Stability) {
 		w.unstable = append(w.unstable, c)
 		w.waiting += len(c.data)
 		if w.waiting > len(w.f.pool.free)*maxTransfer/2 && len(w.committing) == 0 {
-			w.f.work.Go(w.settleLater) // too much of the memory is occupied
+			w.f.work.Go(w.settleLater) // too much memory is occupied
 		}
 	}
 	w.clean()
 	w.wake()
 }
 
-// put writes one chunk, by several WRITEs if the server takes less than all. If their verifiers
-// differ, the server has restarted, and put sends all of the chunk again.
+// put writes one chunk. It sends several WRITEs if the server takes less than all. If their
+// verifiers differ, the server has restarted, and put sends the whole chunk again.
 func (w *writer) put(ctx context.Context, c *chunk, how blockstore.Stability) (stable bool, err error) {
 	if w.f.cfg.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -296,7 +296,7 @@ func (w *writer) failed(c *chunk, err error) {
 	w.f.cfg.Log.Error("data could not be written", "handle", w.n.id, "offset", c.off, "bytes", len(c.data), "error", err)
 }
 
-// free gives the memory of a chunk back. mu is held.
+// free returns the memory of a chunk. mu is held.
 func (w *writer) free(c *chunk) {
 	if c.pooled {
 		w.f.pool.put(c.data)
@@ -304,7 +304,7 @@ func (w *writer) free(c *chunk) {
 	c.data = nil
 }
 
-// clean takes the writer out of the list of those with data. mu is held.
+// clean removes the writer from the list of writers with data. mu is held.
 func (w *writer) clean() {
 	if w.cur == nil && len(w.flights) == 0 && len(w.unstable) == 0 {
 		w.f.dirtyMu.Lock()
@@ -313,7 +313,7 @@ func (w *writer) clean() {
 	}
 }
 
-// age sends data that has waited for long enough, and commits what was sent long ago.
+// age sends data that has waited long enough, and commits data that was sent long ago.
 func (w *writer) age(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -341,7 +341,7 @@ func (w *writer) failure(seen uint64) (uint64, error) {
 	return w.errs, w.err
 }
 
-// identified is a context with the values of another one.
+// identified is a context with the values of another context.
 type identified struct {
 	context.Context
 	values context.Context

@@ -21,8 +21,8 @@ const (
 	xattrReplace = 2
 )
 
-// xattr executes an operation on an extended attribute. get says which error an attribute of
-// another namespace has.
+// xattr executes an operation on an extended attribute. The error for an attribute of another
+// namespace is ENODATA if get is set, else EOPNOTSUPP.
 func (f *FS) xattr(cancel <-chan struct{}, h *fuse.InHeader, name string, get bool,
 	do func(context.Context, *node, string) error,
 ) fuse.Status {
