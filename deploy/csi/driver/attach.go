@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// NodeID is the identifier of a node: its name, and the addresses from which it mounts, for the rules of
-// exports.
+// NodeID returns the identifier of a node: its name and the addresses from which it mounts. The
+// rules of exports use the addresses.
 func NodeID(name string, addresses []string) (string, error) {
 	for _, a := range addresses {
 		if _, err := netip.ParseAddr(a); err != nil {
@@ -46,8 +46,9 @@ func addressesOf(id string) (list []string, err error) {
 	return list, nil
 }
 
-// ControllerPublishVolume implements csi.ControllerServer. The export of a volume, where it has one, admits
-// the node. Other volumes are in an export that admits whom its administrator says.
+// ControllerPublishVolume implements csi.ControllerServer. If the volume has an export, the export
+// admits the node from then on. Other volumes are in an export whose administrator decides which
+// clients it admits.
 func (c *controller) ControllerPublishVolume(
 	ctx context.Context, r *csi.ControllerPublishVolumeRequest,
 ) (*csi.ControllerPublishVolumeResponse, error) {
@@ -90,7 +91,8 @@ func (c *controller) ControllerPublishVolume(
 	return done, nil
 }
 
-// ControllerUnpublishVolume implements csi.ControllerServer. Without a node it is for all.
+// ControllerUnpublishVolume implements csi.ControllerServer. A request without a node is for all
+// nodes.
 func (c *controller) ControllerUnpublishVolume(
 	ctx context.Context, r *csi.ControllerUnpublishVolumeRequest,
 ) (*csi.ControllerUnpublishVolumeResponse, error) {
@@ -112,7 +114,7 @@ func (c *controller) ControllerUnpublishVolume(
 	var addresses []string
 	if r.GetNodeId() != "" {
 		if addresses, err = addressesOf(r.GetNodeId()); err != nil {
-			return done, nil // it was not published to such a node
+			return done, nil // the volume was not published to this node
 		}
 	}
 	release, err := c.volumes.take(v.share.String() + "#" + v.directory)

@@ -14,10 +14,11 @@ import (
 
 // controller is the Controller service. It works through servers and mounts nothing.
 //
-// It records the requested size, so that a second request for the volume with another size is refused,
-// and refuses a size larger than the server's file system. A volume with an export of its own has a quota
-// of that size; of others it reports no capacity. Snapshots and clones are copies that the server makes
-// file by file, so of a volume in use they are not of one moment.
+// It records the requested size. So it refuses a second request for the volume with another size,
+// and a size larger than the server's file system. A volume with an export of its own has a quota
+// of that size. For other volumes the driver reports no capacity. Snapshots and clones are copies
+// that the server makes file by file. So the copy of a volume in use does not show it at one
+// moment.
 type controller struct {
 	csi.UnimplementedControllerServer
 	servers servers
@@ -31,7 +32,7 @@ type servers interface {
 	Total(ctx context.Context, share client.URL) (uint64, error)
 	// Record reads the record of a volume. The error is fs.ErrNotExist if there is none.
 	Record(ctx context.Context, share client.URL, directory string) ([]byte, error)
-	// PutRecord writes it, whole or not at all.
+	// PutRecord writes the record of a volume, whole or not at all.
 	PutRecord(ctx context.Context, share client.URL, directory string, b []byte) error
 	// RemoveRecord removes the record. A missing record is no error.
 	RemoveRecord(ctx context.Context, share client.URL, directory string) error
@@ -42,22 +43,24 @@ type servers interface {
 	Make(ctx context.Context, share client.URL, directory string, mode uint32, uid, gid *uint32) error
 	// Remove removes a directory and its contents. A missing directory is no error.
 	Remove(ctx context.Context, share client.URL, directory string) error
-	// Copy copies the contents of a directory to an empty one of the same server, with their attributes.
+	// Copy copies the contents of a directory to an empty directory of the same server, with their
+	// attributes.
 	Copy(ctx context.Context, from client.URL, fromDir string, to client.URL, toDir string) error
 }
 
 // record describes a volume, as JSON, in recordDir of the share.
 type record struct {
 	Name     string `json:"name"`     // in CreateVolume
-	Required int64  `json:"required"` // bytes that were asked for; 0 is any
+	Required int64  `json:"required"` // bytes that the request asks for; 0 is any
 	Limit    int64  `json:"limit,omitempty"`
-	// Source is the identifier of the volume or snapshot that it is a copy of. Copying: the copy is not
-	// complete.
+	// Source is the identifier of the volume or snapshot from which the volume was copied. Copying
+	// says that the copy is not complete.
 	Source  string    `json:"source,omitempty"`
 	Copying bool      `json:"copying,omitempty"`
 	Made    time.Time `json:"made,omitzero"` // of a snapshot
-	// Control is where the server is told of the volume's own export; empty if it has none. Enforced: the
-	// export has a quota of Required bytes.
+	// Control is the control interface at which the driver changes the volume's own export. It is
+	// empty if the volume has no such export. Enforced says that the export has a quota of Required
+	// bytes.
 	Control  string `json:"control,omitempty"`
 	Enforced bool   `json:"enforced,omitempty"`
 }
@@ -79,8 +82,8 @@ func (c *controller) ControllerGetCapabilities(
 	return &out, nil
 }
 
-// CreateVolume implements csi.ControllerServer. It writes the record first. A directory without a
-// record was not made by this driver, and the driver neither uses nor removes it.
+// CreateVolume implements csi.ControllerServer. It writes the record first. If a directory has no
+// record, this driver has not made it, and neither uses nor removes it.
 func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	if r.GetName() == "" {
 		return nil, status.Error(codes.InvalidArgument, "the volume's name is missing")
@@ -134,7 +137,7 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 		return nil, err
 	}
 	cl.directory = v.directory
-	capacity := int64(0) // of a size that is recorded only nothing is promised
+	capacity := int64(0) // a size that is only recorded promises nothing
 	if rec.Control != "" {
 		cl.share = path.Dir(exportName(v.share, v.directory))
 	}
@@ -148,7 +151,8 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 	}}, nil
 }
 
-// export gives a volume its own export, or the export its quota, if its class wants that.
+// export makes a volume's own export, or sets the quota of the export, if the class of the volume
+// says so.
 func (c *controller) export(ctx context.Context, v volume, rec *record) error {
 	if rec.Control == "" {
 		return nil
@@ -169,7 +173,7 @@ func sizes(r *csi.CapacityRange) (required, limit int64, err error) {
 	return required, limit, nil
 }
 
-// fits refuses a size that the file system of a share does not have.
+// fits refuses a size that is larger than the file system of a share.
 func (c *controller) fits(ctx context.Context, share client.URL, required int64) error {
 	total, err := c.servers.Total(ctx, share)
 	if err != nil {
@@ -182,8 +186,8 @@ func (c *controller) fits(ctx context.Context, share client.URL, required int64)
 	return nil
 }
 
-// claim writes the record of a volume or of a snapshot. If there is one for the same, that is what rec has
-// then.
+// claim writes the record of a volume or of a snapshot. If there is a record already and it fits
+// the request, claim returns that record in rec.
 func (c *controller) claim(ctx context.Context, v volume, rec *record) error {
 	have, err := c.record(ctx, v.share, v.directory)
 	switch {
@@ -218,8 +222,8 @@ func (c *controller) claim(ctx context.Context, v volume, rec *record) error {
 	return c.put(ctx, v.share, v.directory, *rec)
 }
 
-// DeleteVolume implements csi.ControllerServer. An identifier that this driver has not made names
-// no volume of it, so the volume counts as deleted.
+// DeleteVolume implements csi.ControllerServer. If this driver has not made an identifier, there is
+// no such volume. It then counts as deleted.
 func (c *controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "the volume's identifier is missing")
@@ -239,7 +243,7 @@ func (c *controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReques
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
-// remove removes a volume or a snapshot that has a record, and the record last.
+// remove removes a volume or a snapshot that has a record. It removes the record last.
 func (c *controller) remove(ctx context.Context, v volume) error {
 	rec, err := c.record(ctx, v.share, v.directory)
 	if status.Code(err) == codes.NotFound {
@@ -289,7 +293,7 @@ func (c *controller) ValidateVolumeCapabilities(
 	}}, nil
 }
 
-// objection is the reason why a volume does not meet a request, or empty.
+// objection returns the reason why a volume does not meet a request, or an empty string.
 func objection(r *csi.ValidateVolumeCapabilitiesRequest) string {
 	var p place
 	var err error

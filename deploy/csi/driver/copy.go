@@ -12,8 +12,8 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 )
 
-// Copy implements servers. The server copies the data of files (COPY), and shares blocks where its file
-// system can. A server without COPY sends the data here and gets it back.
+// Copy implements servers. The server copies the data of files (COPY), and shares blocks if its
+// file system can. If the server has no COPY, the data goes through this process.
 func (s *remote) Copy(ctx context.Context, from client.URL, fromDir string, to client.URL, toDir string) error {
 	_, at, err := s.at(ctx, from)
 	if err != nil {
@@ -38,7 +38,7 @@ func (s *remote) Copy(ctx context.Context, from client.URL, fromDir string, to c
 	return t.tree(ctx, branch{bytes.Clone(source.Handle), bytes.Clone(target.Handle), source.Attr.Attr})
 }
 
-// copier copies a directory with all that is in it.
+// copier copies a directory with its contents.
 type copier struct {
 	c *client.Client
 	// links are the copies of files with several names, by the number of the original.
@@ -51,8 +51,9 @@ type branch struct {
 	attr     blockstore.Attr // of the original
 }
 
-// tree copies what is in a directory to an empty one. Depth costs no stack. The attributes of
-// directories are set at the end, from the deepest one up, as every copy below changes the times.
+// tree copies the contents of a directory to an empty directory. Depth costs no stack. It sets the
+// attributes of directories at the end, from the deepest one up, because every copy below a
+// directory changes its times.
 func (t *copier) tree(ctx context.Context, root branch) error {
 	all := []branch{root}
 	for i := 0; i < len(all); i++ {
@@ -89,7 +90,7 @@ func (t *copier) tree(ctx context.Context, root branch) error {
 	return nil
 }
 
-// object copies what is no directory.
+// object copies an object that is no directory.
 func (t *copier) object(ctx context.Context, dir client.Handle, name string, from *client.Node) error {
 	a := &from.Attr.Attr
 	if a.NLink > 1 {
@@ -139,8 +140,8 @@ func (t *copier) data(ctx context.Context, from, to client.Handle, size uint64) 
 	return err
 }
 
-// attributes gives a copy the owner, mode and times of the original. The owner comes first: a change of
-// the owner takes set-user-ID away.
+// attributes gives a copy the owner, mode and times of the original. The owner comes first, because
+// a change of the owner clears the set-user-ID bit.
 func (t *copier) attributes(ctx context.Context, h client.Handle, a *blockstore.Attr) error {
 	if err := t.c.SetAttr(ctx, h, &blockstore.SetAttr{UID: &a.UID, GID: &a.GID}, nil); err != nil {
 		return err
@@ -149,7 +150,7 @@ func (t *copier) attributes(ctx context.Context, h client.Handle, a *blockstore.
 		Mode: &a.Mode, AtimeHow: blockstore.TimeClient, Atime: a.Atime, MtimeHow: blockstore.TimeClient, Mtime: a.Mtime,
 	}
 	if a.Type == blockstore.TypeLnk {
-		s.Mode = nil // it has none
+		s.Mode = nil // a symbolic link has none
 	}
 	return t.c.SetAttr(ctx, h, &s, nil)
 }

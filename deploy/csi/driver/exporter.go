@@ -25,34 +25,34 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 )
 
-// exporter changes the exports of servers. A volume of a class with the parameter control has an export of
-// its own, which only the nodes may use that the volume is published to, and whose quota is the volume's
-// size.
+// exporter changes the exports of servers. If a class has the parameter control, each of its
+// volumes has an export of its own. Only the nodes to which the volume is published may use that
+// export. The quota of the export is the size of the volume.
 type exporter interface {
-	// Put exports a directory of a share, to nobody at first, or sets the quota of its export. quota is in
-	// bytes; 0 is none.
+	// Put exports a directory of a share; a new export admits nobody. If the directory is exported
+	// already, Put sets the quota of the export. quota is in bytes; 0 is none.
 	Put(ctx context.Context, control string, share client.URL, directory string, quota int64) error
 	// Remove ends an export. A missing export is no error.
 	Remove(ctx context.Context, control, name string) error
-	// Allow and Deny change which addresses may use an export. Deny without addresses is for all.
+	// Allow and Deny change which addresses may use an export. Deny without addresses removes all.
 	Allow(ctx context.Context, control, name string, addresses []string) error
 	Deny(ctx context.Context, control, name string, addresses []string) error
 }
 
-// ControlPort is that of the control interface if a class names none.
+// ControlPort is the port of the control interface if a class names none.
 const ControlPort = "9048"
 
-// exportRoot is the directory of a server's name space with the exports of volumes. It is not below the
-// share, whose export the nodes need not reach.
+// exportRoot is the directory of a server's name space that has the exports of volumes. It is not
+// below the share, because the nodes need not reach the share's export.
 const exportRoot = "/csi"
 
-// exportName is where nodes find the export of a volume.
+// exportName is the path at which nodes find the export of a volume.
 func exportName(share client.URL, directory string) string {
 	return path.Join(exportRoot, share.Path, directory)
 }
 
-// ControlFiles are the files by which the controller identifies itself to the control interface of
-// servers: PEM.
+// ControlFiles are the PEM files by which the controller identifies itself to the control interface
+// of servers.
 type ControlFiles struct{ Cert, Key, CA string }
 
 // control implements exporter by HTTPS.
@@ -85,7 +85,7 @@ type rule struct {
 	CIDR string `json:"cidr"`
 }
 
-// do makes a request. The files are read each time, so that they may be renewed.
+// do makes a request. It reads the files each time, so that they can be renewed.
 func (c *control) do(ctx context.Context, server, method, at string, q url.Values, in, out any) error {
 	host, _, err := net.SplitHostPort(server)
 	if err != nil {
@@ -148,7 +148,8 @@ func (c *control) do(ctx context.Context, server, method, at string, q url.Value
 	return nil
 }
 
-// nobody is the rule of an export that no node uses. An export without rules would admit its server's host.
+// nobody is the rule of an export that no node uses. An export without rules would admit the host
+// of its server.
 var nobody = []rule{{"0.0.0.0"}}
 
 func named(name string) url.Values { return url.Values{"name": {name}} }
@@ -184,8 +185,8 @@ func (c *control) Put(ctx context.Context, server string, share client.URL, dire
 	return c.do(ctx, server, http.MethodPut, "/v1/export", named(want.Pseudo), e, nil)
 }
 
-// hostPath finds the directory of the server's host that clients mount as share: below the export with the
-// longest name.
+// hostPath returns the directory on the server's host that clients mount as share. If several
+// exports contain share, the one with the longest name counts.
 func hostPath(list []served, share string) (string, error) {
 	found, dir := "", ""
 	for _, e := range list {
@@ -245,7 +246,7 @@ func (c *control) Deny(ctx context.Context, server, name string, addresses []str
 	return c.do(ctx, server, http.MethodPut, "/v1/export", named(name), e, nil)
 }
 
-// controlError has a code that tells the caller whether to try again.
+// controlError adds a code that tells the caller whether to try again.
 func controlError(err error) error {
 	switch {
 	case err == nil:

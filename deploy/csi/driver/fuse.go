@@ -28,20 +28,21 @@ const startTime = 60
 
 // Host is the Mounter of this host: the kernel's client, and rstorectl for mounts by FUSE.
 //
-// A process of rstorectl serves each mount by FUSE, and the mount lasts as long as its process. With
-// Units the host's systemd runs it (systemd-run), so that it outlives this process and its container.
-// Without, it is a child of this process: a container's runtime ends it with the container.
+// One process of rstorectl serves each mount by FUSE, and the mount lasts as long as its process.
+// With Units the host's systemd runs the process (systemd-run), so it outlives this process and its
+// container. Without Units it is a child of this process, and the container's runtime ends it with
+// the container.
 type Host struct {
 	Kernel
-	// Rstorectl is the program. With Units it is a path of the host; see Install.
+	// Rstorectl is the program. With Units it is a path on the host; see Install.
 	Rstorectl string
 	Units     bool
-	// Dir has logs of mounts. With Units the host has it at the same path.
+	// Dir has the logs of mounts. With Units the host has it at the same path.
 	Dir string
 }
 
-// Install copies a program to a directory that the host shares, and returns its path. The name has a
-// hash, so that mounts of an earlier version keep their program.
+// Install copies a program to a directory that the host shares, and returns its path. The name of
+// the copy has a hash, so mounts of an earlier version keep their program.
 func Install(program, dir string) (string, error) {
 	b, err := os.ReadFile(program)
 	if err != nil {
@@ -100,8 +101,8 @@ func mountID(target string) string {
 	return "rstored-csi-" + hex.EncodeToString(sum[:8])
 }
 
-// child runs rstorectl as a child of this process. It is killed if the directory is not mounted at the
-// end of ctx.
+// child runs rstorectl as a child of this process. If the directory is not mounted when ctx ends,
+// child kills the process.
 func (h Host) child(ctx context.Context, _ string, args []string) error {
 	in, out, err := os.Pipe()
 	if err != nil {
@@ -137,8 +138,9 @@ func (h Host) child(ctx context.Context, _ string, args []string) error {
 	return fuseError(<-ended, said.String())
 }
 
-// unit runs rstorectl as a unit of the host's systemd, which this process reaches by the root directory
-// of the host's first process. systemd-run returns when rstorectl does: when the directory is mounted.
+// unit runs rstorectl as a unit of the host's systemd. This process reaches systemd through the
+// root directory of the host's first process. systemd-run returns when rstorectl returns, that is,
+// when the directory is mounted.
 func (h Host) unit(_ context.Context, id string, args []string) error {
 	errs := filepath.Join(h.Dir, id+".err")
 	defer func() { _ = os.Remove(errs) }()
@@ -181,7 +183,7 @@ func tail(name string) string {
 	return string(b)
 }
 
-// fuseErrors are the errors of mount(2) that rstorectl's words stand for.
+// fuseErrors maps messages of rstorectl to errors of mount(2).
 var fuseErrors = []struct {
 	text string
 	err  error
@@ -194,7 +196,7 @@ var fuseErrors = []struct {
 	{"mount option", syscall.EINVAL},
 }
 
-// fuseError is the error of a rstorectl that has ended with err and has said why.
+// fuseError returns the error of a rstorectl that ended with err after it printed said.
 func fuseError(err error, said string) error {
 	said = strings.TrimPrefix(strings.Join(strings.Fields(said), " "), "rstorectl: ")
 	if said == "" {

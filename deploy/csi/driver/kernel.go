@@ -63,7 +63,7 @@ func (Kernel) Unmount(ctx context.Context, target string, finished func()) error
 		force := time.AfterFunc(forceAfter, func() { _ = unix.Unmount(target, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW) })
 		defer force.Stop()
 		err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
-		if err == unix.EINVAL { // somebody, or the timer, was first
+		if err == unix.EINVAL { // somebody else, or the timer, was first
 			return nil
 		}
 		return err
@@ -81,7 +81,7 @@ func (Kernel) Mounts() ([]Mounted, error) {
 
 // parseMountinfo reads proc_pid_mountinfo(5).
 func parseMountinfo(text string) (list []Mounted, err error) {
-	for line := range strings.Lines(text) { // of any length: those of overlays have all their layers
+	for line := range strings.Lines(text) { // a line can have any length: an overlay's line names all of its layers
 		line = strings.TrimSuffix(line, "\n")
 		before, after, ok := strings.Cut(line, " - ")
 		f, g := strings.Fields(before), strings.Fields(after)
@@ -101,7 +101,7 @@ var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\04
 
 // Usage implements Mounter.
 func (Kernel) Usage(ctx context.Context, path string, finished func()) (u Usage, err error) {
-	s := new(unix.Statfs_t) // the call's own: it may come back late
+	s := new(unix.Statfs_t) // not shared with later calls: the system call may return late
 	if err = within(ctx, finished, func() error { return unix.Statfs(path, s) }); err != nil {
 		return u, err
 	}
@@ -115,12 +115,12 @@ func (Kernel) Usage(ctx context.Context, path string, finished func()) (u Usage,
 	}, nil
 }
 
-// sharedMode are the bits of a directory that a group shares: all of the group, and new files in it are
-// the group's (set-group-ID).
+// sharedMode are the mode bits of a directory that a group shares: all permissions for the group,
+// and set-group-ID, so that new files belong to the group.
 const sharedMode = unix.S_ISGID | unix.S_IRWXG
 
-// Grant implements Mounter. A directory that the members of the group may use already is left as it is
-// if the server does not let it be changed.
+// Grant implements Mounter. If the server refuses the change, Grant succeeds nevertheless for a
+// directory that the members of the group can use already.
 func (Kernel) Grant(ctx context.Context, path string, gid uint32, finished func()) error {
 	return within(ctx, finished, func() error {
 		var s unix.Stat_t
@@ -142,8 +142,9 @@ func (Kernel) Grant(ctx context.Context, path string, gid uint32, finished func(
 	})
 }
 
-// within runs a system call that can wait for a server without limit, and returns at the end of
-// ctx. It calls finished when the system call has returned, which can be later.
+// within runs a system call that can wait for a server without limit. It returns when ctx ends,
+// even if the call has not returned. It calls finished when the system call has returned, which can
+// be later.
 func within(ctx context.Context, finished func(), call func() error) error {
 	done := make(chan error, 1)
 	go func() {

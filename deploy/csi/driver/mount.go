@@ -10,8 +10,8 @@ import (
 // Mounter is the part of the host that the Node service uses. Its methods may be called from any
 // goroutine.
 type Mounter interface {
-	// Mount mounts source at target, an existing directory. If it lasts longer than ctx, it returns
-	// ctx's error and continues. It calls finished at its end.
+	// Mount mounts source at target, an existing directory. If it takes longer than ctx, it returns
+	// ctx's error and continues in the background. It calls finished at its end.
 	Mount(ctx context.Context, m Mount, finished func()) error
 	// Unmount removes the uppermost mount at target. finished is as in Mount.
 	Unmount(ctx context.Context, target string, finished func()) error
@@ -19,14 +19,14 @@ type Mounter interface {
 	Mounts() ([]Mounted, error)
 	// Usage returns the result of statfs for a mounted directory. finished is as in Mount.
 	Usage(ctx context.Context, path string, finished func()) (Usage, error)
-	// Grant makes a mounted directory one of a group, so that its members and new files in it share
-	// it. finished is as in Mount.
+	// Grant gives a mounted directory to a group: its members share the directory and the new files
+	// in it. finished is as in Mount.
 	Grant(ctx context.Context, path string, gid uint32, finished func()) error
 }
 
 // Mount is what to mount where.
 type Mount struct {
-	Server  string // name or address; its address is put into the options
+	Server  string // name or address; Mount puts its address into the options
 	Source  string // server:/path; a URL for FUSE
 	Target  string
 	Options Options
@@ -61,15 +61,15 @@ var flagOptions = map[string]bool{
 	"nodev": true, "noexec": true, "nosuid": true, "sync": true, "dirsync": true,
 }
 
-// without are options that are the default, or that only programs which read fstab(5) use.
+// without are the options that mean the default, or that only programs which read fstab(5) use.
 var without = map[string]bool{
 	"defaults": true, "rw": true, "async": true, "atime": true, "diratime": true, "dev": true, "exec": true, "suid": true,
 	"_netdev": true, "auto": true, "noauto": true, "nofail": true,
 }
 
-// mountOptions returns the options for a place: those that the StorageClass lists, and its
-// transport. The defaults are RDMA, and version 4.2 for the kernel's client. FUSE has the transport and
-// the port in its URL, and asks the server for the version.
+// mountOptions returns the options for a place: those of the StorageClass, and the transport. The
+// defaults are RDMA and, for the kernel's client, version 4.2. A mount by FUSE has the transport
+// and the port in its URL, and asks the server for the version.
 func mountOptions(p place, flags []string, readOnly bool) (o Options, err error) {
 	transport, port, version := p.transport, p.port, ""
 	nolock := false

@@ -24,7 +24,7 @@ type node struct {
 	topology map[string]string
 	mounter  Mounter
 	targets  busy
-	asked    busy // paths whose numbers somebody waits for
+	asked    busy // paths whose usage a call waits for
 }
 
 // NodeGetInfo implements csi.NodeServer.
@@ -124,7 +124,7 @@ func (n *node) NodePublishVolume(
 	return n.grant(ctx, m, group, readOnly, release)
 }
 
-// mountGroup is the group that shall share the volume (fsGroup of a pod), or nil.
+// mountGroup returns the group that is to share the volume (fsGroup of a pod), or nil.
 func mountGroup(r *csi.NodePublishVolumeRequest) (*uint32, error) {
 	g := r.GetVolumeCapability().GetMount().GetVolumeMountGroup()
 	if g == "" {
@@ -137,7 +137,8 @@ func mountGroup(r *csi.NodePublishVolumeRequest) (*uint32, error) {
 	return new(uint32(n)), nil
 }
 
-// grant completes a publication: the group gets the directory of the volume, not what is in it.
+// grant completes a publication. It gives the directory of the volume to the group, not its
+// contents.
 func (n *node) grant(
 	ctx context.Context, m Mount, group *uint32, readOnly bool, release func(),
 ) (*csi.NodePublishVolumeResponse, error) {
@@ -163,7 +164,7 @@ func (n *node) dead(ctx context.Context, target string) bool {
 	return errors.Is(err, syscall.ENOTCONN)
 }
 
-// mountOf is the mount that a request asks for.
+// mountOf returns the mount that a request asks for.
 func mountOf(r *csi.NodePublishVolumeRequest, target string) (m Mount, err error) {
 	if err := keys(r.GetVolumeContext(), contextAttrs); err != nil {
 		return m, err
@@ -186,7 +187,7 @@ func mountOf(r *csi.NodePublishVolumeRequest, target string) (m Mount, err error
 	return m, err
 }
 
-// is reports whether a mount is what m asks for.
+// is reports whether a mount is the one that m describes.
 func (m *Mount) is(there *Mounted) bool {
 	kind := there.Type == fuseType
 	if !m.FUSE {
@@ -275,8 +276,8 @@ func (n *node) tidy(target string) (*csi.NodeUnpublishVolumeResponse, error) {
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// NodeGetVolumeStats implements csi.NodeServer. The numbers are for the exported file system, which
-// all volumes of the export share.
+// NodeGetVolumeStats implements csi.NodeServer. The numbers are those of the exported file system,
+// which all volumes of the export share.
 func (n *node) NodeGetVolumeStats(
 	ctx context.Context, r *csi.NodeGetVolumeStatsRequest,
 ) (*csi.NodeGetVolumeStatsResponse, error) {

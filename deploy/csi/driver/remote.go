@@ -32,7 +32,7 @@ type remote struct{ dialer *dial.Dialer }
 func (s *remote) at(ctx context.Context, share client.URL) (*client.Client, client.Handle, error) {
 	c := s.dialer.Client(share)
 	n, err := c.Follow(ctx, share.Path, true)
-	if gone(err) { // not the same as something in it that is not there
+	if gone(err) { // differs from the error of a missing object in the share
 		return nil, nil, fmt.Errorf("%w: %v", errShare, err)
 	}
 	if err != nil {

@@ -1,11 +1,12 @@
 // Package driver implements the Container Storage Interface, version 1, for servers of NFS:
 // Identity, Controller and Node (github.com/container-storage-interface/spec). A volume is a
-// directory below an export. The controller makes and removes it with nfs/dial and mounts nothing;
-// a node mounts it with the kernel's client or by FUSE, over RDMA unless the volume says otherwise, directly
-// at the path of the pod.
+// directory below an export. The controller makes and removes it with nfs/dial and mounts nothing.
+// A node mounts it directly at the path of the pod, with the kernel's client or by FUSE. The
+// transport is RDMA unless the volume says otherwise.
 //
-// The services keep no state between calls except the volumes and paths that calls work on. A
-// volume's identifier, and a record on the server beside its directory, have the rest.
+// The services keep no state between calls except the volumes and paths that calls work on. All
+// other state is in a volume's identifier, and in a record on the server beside the volume's
+// directory.
 package driver
 
 import (
@@ -170,8 +171,8 @@ func (i *identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*c
 	return &csi.GetPluginInfoResponse{Name: Name, VendorVersion: i.version}, nil
 }
 
-// GetPluginCapabilities implements csi.IdentityServer. The plugin has the Controller service,
-// whichever of its processes answers.
+// GetPluginCapabilities implements csi.IdentityServer. It reports the Controller service in every
+// process of the plugin, also in one that does not serve it.
 func (i *identity) GetPluginCapabilities(
 	context.Context, *csi.GetPluginCapabilitiesRequest,
 ) (*csi.GetPluginCapabilitiesResponse, error) {

@@ -16,16 +16,17 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 )
 
-// A snapshot is a copy of the directory of a volume, in a share of its own inside of recordDir, where it
-// has a record as volumes have. The server copies, and shares blocks where its file system can. Files
-// that change meanwhile are copied as they are found: the copy is not of one moment.
+// A snapshot is a copy of the directory of a volume, in a share of its own inside of recordDir. It
+// has a record there, as volumes have. The server copies, and shares blocks if its file system can.
+// Files that change meanwhile are copied as they are found: the copy does not show the volume at
+// one moment.
 const (
 	snapshotDir = "snapshots"
 	// snapshotMark ends the identifiers of snapshots: nfs+tcp://server:2049/share#directory#snapshot.
 	snapshotMark = "#snapshot"
 )
 
-// snapshots is the share of the snapshots of a share.
+// snapshots returns the share that has the snapshots of a share.
 func snapshots(share client.URL) client.URL { return share.Join(recordDir).Join(snapshotDir) }
 
 func snapshotID(v volume) (string, error) {
@@ -50,14 +51,14 @@ func parseSnapshotID(id string) (volume, error) {
 	return v, nil
 }
 
-// origin is what a volume or a snapshot is a copy of.
+// origin is the source from which a volume or a snapshot is copied.
 type origin struct {
 	share     client.URL
 	directory string
 	id        string // for the record
 }
 
-// source finds what a volume is to be made from, on the server of the share to.
+// source finds the source of a new volume. The source must be on the server of the share to.
 func (c *controller) source(ctx context.Context, s *csi.VolumeContentSource, to client.URL) (*origin, error) {
 	var o origin
 	var v volume
@@ -120,8 +121,8 @@ func (c *controller) put(ctx context.Context, share client.URL, directory string
 	return nil
 }
 
-// fill copies from to a directory whose record says Copying, and then the record does not any more. What
-// an earlier attempt has left is removed first.
+// fill copies from to a directory whose record says Copying. It first removes what an earlier
+// attempt has left. At the end it clears Copying in the record.
 func (c *controller) fill(ctx context.Context, from *origin, to volume, rec *record) error {
 	if rec.Control != "" {
 		if err := c.exports.Remove(ctx, rec.Control, exportName(to.share, to.directory)); err != nil {
@@ -145,8 +146,8 @@ func (c *controller) fill(ctx context.Context, from *origin, to volume, rec *rec
 	return c.put(ctx, to.share, to.directory, *rec)
 }
 
-// finish runs f to its end, also if the call is given up meanwhile, and then calls release. Kubernetes
-// asks again, and gets ABORTED until f has ended.
+// finish runs f to its end, even if the caller gives up the call meanwhile, and then calls release.
+// When Kubernetes asks again, it gets ABORTED until f has ended.
 func finish(ctx context.Context, release func(), f func(ctx context.Context) error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -236,8 +237,8 @@ func (c *controller) DeleteSnapshot(
 	return &csi.DeleteSnapshotResponse{}, nil
 }
 
-// ControllerExpandVolume implements csi.ControllerServer. The record changes, and the quota of a
-// volume that has one.
+// ControllerExpandVolume implements csi.ControllerServer. It changes the record. If the volume has
+// a quota, it changes the quota too.
 func (c *controller) ControllerExpandVolume(
 	ctx context.Context, r *csi.ControllerExpandVolumeRequest,
 ) (*csi.ControllerExpandVolumeResponse, error) {

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// DefaultTopology is where a node is if nothing else is said. Kubernetes' provisioner wants each node to
-// be somewhere.
+// DefaultTopology is the topology of a node that is configured without one. Kubernetes' provisioner
+// requires that each node has a topology.
 var DefaultTopology = map[string]string{Name + "/network": "default"}
 
 var (
@@ -31,8 +31,9 @@ func CheckTopology(segments map[string]string) error {
 	return nil
 }
 
-// parseTopology reads the parameter topology: KEY=VALUE pairs with commas between, which a node must
-// have all, and semicolons between the alternatives.
+// parseTopology reads the parameter topology: alternatives with semicolons between them. An
+// alternative is a list of KEY=VALUE pairs with commas between them. A node must have all pairs of
+// one alternative.
 func parseTopology(s string) (list []map[string]string, err error) {
 	if s == "" {
 		return nil, nil
@@ -54,8 +55,8 @@ func parseTopology(s string) (list []map[string]string, err error) {
 	return list, nil
 }
 
-// accessible chooses from the topologies of a class those that meet a request. Without a topology the
-// volume is reached from everywhere.
+// accessible returns the topologies of a class that meet a request. A class without topologies is
+// reachable from everywhere.
 func accessible(class []map[string]string, want *csi.TopologyRequirement) ([]*csi.Topology, error) {
 	var out []*csi.Topology
 	for _, segments := range class {

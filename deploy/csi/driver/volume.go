@@ -59,7 +59,7 @@ const (
 	transportTCP  = "tcp"
 )
 
-// Who mounts on a node: the kernel's NFS client, or rstorectl by FUSE.
+// The program that mounts on a node: the kernel's NFS client, or rstorectl by FUSE.
 const (
 	mountKernel = "kernel"
 	mountFUSE   = "fuse"
@@ -70,8 +70,8 @@ type place struct {
 	server    string // name or address, without brackets
 	share     string // absolute and clean: what is exported
 	directory string // below it, clean, without a slash at its begin; may be empty
-	transport string // rdma, tcp, or nothing if it was left open
-	port      uint16 // 0 if it was left open
+	transport string // rdma, tcp, or empty if the attributes name none
+	port      uint16 // 0 if the attributes name none
 	fuse      bool   // by rstorectl mount, else by the kernel's client
 }
 
@@ -81,16 +81,16 @@ type class struct {
 	controller client.URL // the share, as the controller reaches it
 	retain     bool       // DeleteVolume leaves the directory
 	mode       uint32
-	uid, gid   *uint32 // nil: those that the server gives
-	// control is where the control interface of the server is: each volume has an export of its own then,
-	// with a quota if enforced says so.
+	uid, gid   *uint32 // nil: the server chooses
+	// control is the address of the control interface of the server. If it is set, each volume has
+	// an export of its own, with a quota if enforced is set.
 	control  string
 	enforced bool
-	// topology has the nodes that reach the server; empty: all do.
+	// topology has the topologies of the nodes that reach the server; empty: all nodes do.
 	topology []map[string]string
 }
 
-// keys refuses unknown parameters. Without it a misspelt name would be ignored.
+// keys refuses unknown parameters: a misspelt name must not be ignored.
 func keys(params map[string]string, known []string) error {
 	for _, k := range slices.Sorted(maps.Keys(params)) {
 		if !foreign(k) && !slices.Contains(known, k) {
@@ -183,7 +183,7 @@ func (c *class) parseControl(params map[string]string) error {
 	return nil
 }
 
-// parsePlace reads the context of a volume, or that part of a StorageClass.
+// parsePlace reads the context of a volume, or the same keys of a StorageClass.
 func parsePlace(attrs map[string]string) (p place, err error) {
 	p.server = strings.TrimSuffix(strings.TrimPrefix(attrs[paramServer], "["), "]")
 	if p.server == "" {
@@ -311,7 +311,7 @@ func (v volume) id() (string, error) {
 	return id, nil
 }
 
-// errNotOurs means that the controller has not made an identifier.
+// errNotOurs is the error for an identifier that the controller has not made.
 var errNotOurs = errors.New("not a volume of this driver")
 
 func parseID(id string) (v volume, err error) {
@@ -338,8 +338,8 @@ var dirNames = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,47}$`)
 
 func isDirName(s string) bool { return dirNames.MatchString(s) }
 
-// dirName is the directory of a volume: its name, or a hash of it if the name cannot be a
-// directory's.
+// dirName returns the directory of a volume: its name, or a hash of the name if a directory cannot
+// have that name.
 func dirName(name string) string {
 	if isDirName(name) {
 		return name
@@ -357,7 +357,7 @@ var modes = []csi.VolumeCapability_AccessMode_Mode{
 	csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
 }
 
-// capability refuses what a volume cannot do.
+// capability refuses requests for capabilities that a volume does not have.
 func capability(c *csi.VolumeCapability, p place) error {
 	if c == nil {
 		return errors.New("the volume capability is missing")
