@@ -5,17 +5,17 @@ import "time"
 // Record is the content of a lease file.
 type Record struct {
 	Epoch    uint64 `json:"epoch"` // claims so far
-	Node     string `json:"node"`  // who made the last one
-	Boot     string `json:"boot"`  // of that node's kernel: its boot ID
+	Node     string `json:"node"`  // node that made the last claim
+	Boot     string `json:"boot"`  // boot ID of that node's kernel
 	Count    uint64 `json:"count"` // renewals in this epoch
 	Released bool   `json:"released,omitempty"`
-	// To is the only node that may claim a released lease at once; empty is any. Token tells that node
-	// which handover the release belongs to.
+	// To is the only node that may claim a released lease at once; empty means any node. Token
+	// tells that node to which handover the release belongs.
 	To    string `json:"to,omitempty"`
 	Token string `json:"token,omitempty"`
 }
 
-// freeFor reports whether a node may claim at once by what the record says.
+// freeFor reports whether the record allows a node to claim at once.
 func (r *Record) freeFor(node string) bool {
 	return r.Epoch == 0 || r.Released && (r.To == "" || r.To == node)
 }
@@ -25,25 +25,25 @@ func (r *Record) freeFor(node string) bool {
 // the host sleeps. An Engine is not for concurrent use.
 type Engine struct {
 	Node string
-	Boot string // tells the host from one that has the same Node by mistake, and from an earlier boot
+	Boot string // tells the host from another with the same Node by mistake, and from an earlier boot
 	Term time.Duration
 
 	held  bool
 	lost  bool
-	begun time.Duration // of the last renewal that was written
+	begun time.Duration // begin of the last renewal that was written
 	own   Record
 
 	seen    Record
 	known   bool
-	since   time.Duration // the end of the first read of seen
-	checked time.Duration // the begin of the last one
+	since   time.Duration // end of the first read that returned seen
+	checked time.Duration // begin of the last read
 }
 
-// patience is how long a record may stay unchanged.
+// patience is how long a record must stay unchanged before others claim the lease.
 func (e *Engine) patience() time.Duration { return e.Term + e.Term/4 }
 
-// Read notes what was read from the newest lease file by a read that began at begun and ended at
-// now. ok is false if there is none. The content is that of some moment between the two.
+// Read records the content of the newest lease file. The read began at begun and ended at now, and
+// r is the content at some moment between. ok is false if there is no file.
 func (e *Engine) Read(begun, now time.Duration, r Record, ok bool) {
 	if e.held && ok && (r.Epoch > e.own.Epoch || r.Epoch == e.own.Epoch && !e.mine(r)) {
 		e.lost = true
@@ -54,10 +54,10 @@ func (e *Engine) Read(begun, now time.Duration, r Record, ok bool) {
 	e.seen, e.known, e.checked = r, true, begun
 }
 
-// mine reports whether a record is of this node since its kernel was booted.
+// mine reports whether this node has written a record since its kernel was booted.
 func (e *Engine) mine(r Record) bool { return r.Node == e.Node && r.Boot == e.Boot }
 
-// Claim returns the record to claim with, if the lease may be claimed by what was read.
+// Claim returns the record to claim with, if what was read allows a claim.
 func (e *Engine) Claim() (r Record, ok bool) {
 	if e.held || !e.known || !e.seen.freeFor(e.Node) && e.checked-e.since < e.patience() {
 		return r, false
@@ -67,13 +67,13 @@ func (e *Engine) Claim() (r Record, ok bool) {
 
 func (e *Engine) next() Record { return Record{Epoch: e.seen.Epoch + 1, Node: e.Node, Boot: e.Boot} }
 
-// Replace returns the record to claim with at once, after the process that held the lease on this
-// very node has ended. The caller knows that.
+// Replace returns the record to claim with at once. The caller knows that the process which held
+// the lease on this very node has ended.
 func (e *Engine) Replace() (r Record, ok bool) {
 	return e.next(), !e.held && e.known && e.mine(e.seen) && !e.seen.Released
 }
 
-// Claimed notes that the claim with r has succeeded, which began at begun.
+// Claimed records that the claim with r has succeeded. The claim began at begun.
 func (e *Engine) Claimed(begun time.Duration, r Record) { e.held, e.own, e.begun = true, r, begun }
 
 // Renewal returns the record to renew the lease with.
@@ -82,8 +82,8 @@ func (e *Engine) Renewal() Record {
 	return e.own
 }
 
-// Renewed notes that a renewal was written that began at begun. It is of no use if the lease was
-// lost before it was complete, at now.
+// Renewed records a renewal that began at begun and was complete at now. It has no effect if the
+// lease was lost before now.
 func (e *Engine) Renewed(begun, now time.Duration) {
 	if e.Serving(now) {
 		e.begun = begun
@@ -99,11 +99,11 @@ func (e *Engine) Serving(now time.Duration) bool {
 	return e.held && !e.lost
 }
 
-// Until is when the node must stop serving if it does not renew the lease.
+// Until returns when the node must stop serving, unless it renews the lease.
 func (e *Engine) Until() time.Duration { return e.begun + e.Term }
 
-// Release returns the record that gives the lease up, to a node if to is not empty. The node must
-// not serve any more.
+// Release returns the record that gives the lease up. If to is not empty, only that node may claim
+// at once. The node must not serve any more.
 func (e *Engine) Release(to, token string) Record {
 	e.lost = true
 	r := e.own

@@ -18,23 +18,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config is for Take and Adopt.
+// Config describes a lease for Take and Adopt.
 type Config struct {
 	Dir  string        // on the shared storage
 	Node string        // the name of this node; no other node may have it
 	Term time.Duration // the same on all nodes
-	// Alone says that no other process of this host uses the directory: if the lease is this node's
-	// its process has ended.
+	// Alone says that no other process of this host uses the directory. So if this node has the
+	// lease, the process that took it has ended.
 	Alone bool
 	// Lost is called once, from a goroutine of the Holder, when the lease was lost. The process must
 	// end.
 	Lost func(error)
 	// Waiting is called while Take waits, at each look at the lease.
 	Waiting func(Record)
-	// May says whether Take may claim a lease that nobody holds. Without it Take may. It claims a
-	// lease that was released to this node, or that an ended process of this node had, in any case.
+	// May says whether Take may claim a lease that nobody holds; nil means yes. Take does not ask
+	// May for a lease that was released to this node, or that an ended process of this node had.
 	May func() bool
-	// Wake makes Take look at once. It may be nil.
+	// Wake makes Take look at the lease at once. It may be nil.
 	Wake <-chan struct{}
 }
 
@@ -56,17 +56,18 @@ type Holder struct {
 	until atomic.Int64
 	slow  atomic.Int64 // the slowest renewal in nanoseconds
 
-	// Unclean says that the process that had the lease before may still be there, without serving: it
-	// did not release the lease, and was of another node or boot. It is set before the Holder is used.
+	// Unclean says that the process which had the lease before may still run, without serving: it
+	// did not release the lease, and was on another node or boot. Unclean is set before the Holder
+	// is used.
 	Unclean bool
-	// Before is the record that was claimed over. It is set before the Holder is used.
+	// Before is the record that the claim replaced. It is set before the Holder is used.
 	Before Record
 
 	mu sync.Mutex
 	e  Engine
 }
 
-// now is the time since the host started, with the time that it slept.
+// now returns the time since the host started, including the time that the host slept.
 func now() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -128,22 +129,22 @@ func Take(ctx context.Context, cfg Config) (*Holder, error) {
 	}
 }
 
-// Shared is a lease that a process hands to another one of the same host.
+// Shared is a lease that a process hands over to another process of the same host.
 type Shared struct {
 	Record Record
-	Begun  time.Duration // of the last renewal, on the clock of the host
+	Begun  time.Duration // begin of the last renewal, on the clock of the host
 }
 
-// Share returns the lease, and its file, for another process of this host that takes over. Both
-// renew it until this one ends. The file belongs to the Holder.
+// Share returns the lease and its file for another process of this host, which takes over. Both
+// processes renew the lease until this one ends. The file belongs to the Holder.
 func (h *Holder) Share() (Shared, *os.File) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return Shared{h.e.own, h.e.begun}, h.file
 }
 
-// Adopt continues with a lease that another process of this host has shared. file belongs to the
-// Holder from then on.
+// Adopt continues with a lease that another process of this host has shared. From then on file
+// belongs to the Holder.
 func Adopt(cfg Config, s Shared, file *os.File) *Holder {
 	e := Engine{Node: cfg.Node, Boot: s.Record.Boot, Term: cfg.Term}
 	e.Claimed(s.Begun, s.Record)
@@ -160,7 +161,7 @@ func hold(cfg Config, e Engine, f *os.File) *Holder {
 	return h
 }
 
-// Serving reports whether this node may serve now. It takes a system call and no lock.
+// Serving reports whether this node may serve now. It costs a system call and takes no lock.
 func (h *Holder) Serving() bool { return int64(now()) < h.until.Load() }
 
 // renew writes the file until the lease is lost or released.
@@ -199,7 +200,7 @@ func (h *Holder) renew() {
 	}
 }
 
-// watch finds the end of the lease, also while a renewal does not return.
+// watch notices the end of the lease, even if a renewal does not return.
 func (h *Holder) watch() {
 	defer h.ended.Done()
 	for {
@@ -230,12 +231,12 @@ func (h *Holder) lost() {
 	h.cfg.Lost(err)
 }
 
-// Release gives the lease up, so that another node can claim it at once. Nothing may be served any
-// more.
+// Release gives the lease up, so that another node can claim it at once. The process must not serve
+// any more.
 func (h *Holder) Release() error { return h.ReleaseTo("", "") }
 
-// ReleaseTo is Release to one node, with a token that it knows. The others wait as for a holder that
-// is lost. After an error nobody knows whether the lease is released.
+// ReleaseTo is Release to one node, with a token that this node knows. The other nodes wait as they
+// would after the loss of a holder. After an error nobody knows whether the lease is released.
 func (h *Holder) ReleaseTo(node, token string) error {
 	close(h.done)
 	h.ended.Wait()
@@ -256,7 +257,7 @@ func (h *Holder) ReleaseTo(node, token string) error {
 	return errors.Join(err, h.file.Close())
 }
 
-// Status is what a Holder knows.
+// Status is the state of the lease as a Holder knows it.
 type Status struct {
 	Node  string
 	Epoch uint64
@@ -272,7 +273,8 @@ func (h *Holder) Status() Status {
 	return Status{h.cfg.Node, h.e.own.Epoch, h.cfg.Term, now() - h.e.begun, time.Duration(h.slow.Load())}
 }
 
-// Peek returns the newest record of a directory, to show it. It is no reason to claim the lease.
+// Peek returns the newest record of a directory, for display. A caller must not claim the lease
+// because of it.
 func Peek(dir string) (Record, error) { return newest(dir) }
 
 func name(dir string, epoch uint64) string {
@@ -354,8 +356,8 @@ func write(f *os.File, r Record) error {
 	return unix.Fdatasync(int(f.Fd()))
 }
 
-// claim makes the file of a new epoch, complete from the first moment. The error is fs.ErrExist if
-// another node has made it.
+// claim makes the file of a new epoch, which is complete from the first moment. The error is
+// fs.ErrExist if another node has made the file.
 func claim(dir string, r Record) (*os.File, error) {
 	f, err := os.CreateTemp(dir, ".lease.*")
 	if err != nil {
@@ -371,8 +373,8 @@ func claim(dir string, r Record) (*os.File, error) {
 	if err := syncDir(dir); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	// A claimant that was stopped before the link may come late: files of old epochs are removed, so
-	// the name can be free although others have claimed since.
+	// A claimant that was stopped before the link may come late. Files of old epochs are removed,
+	// so the name can be free although others have claimed since.
 	if last, err := lastEpoch(dir); err != nil || last != r.Epoch {
 		if err == nil {
 			err = errors.Join(fs.ErrExist, os.Remove(name(dir, r.Epoch)))
