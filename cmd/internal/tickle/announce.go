@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// announcement is a gratuitous ARP request of an address (RFC 5227 section 3), as an Ethernet payload.
+// announcement is a gratuitous ARP request for an address (RFC 5227 section 3), as Ethernet
+// payload.
 //
 //	+---------+---------+-----+-----+-----------+------------+----------+------------+----------+
 //	| Ethernet| IPv4    | 6   | 4   | request 1 | MAC        | address  | 0          | address  |
@@ -43,9 +44,9 @@ func advertisement(mac net.HardwareAddr, a netip.Addr) []byte {
 	return b
 }
 
-// Announce tells the network that an address of this host is at this host: by ARP, or for IPv6 by
-// neighbor discovery, on the Ethernet interface that has it. It needs CAP_NET_RAW: without it the
-// error is EPERM. It does nothing for an address that no Ethernet interface has.
+// Announce tells the network that this host has an address, by ARP, or by neighbor discovery for
+// IPv6. It sends on the Ethernet interface with the address, and does nothing if there is none. It
+// needs CAP_NET_RAW: without it the error is EPERM.
 func Announce(a netip.Addr) error {
 	all, err := net.Interfaces()
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 // segmentLen is the length of a TCP header without options.
 const segmentLen = 20
 
-// segment is a TCP segment with ACK and no data (RFC 9293 section 3.1), with its checksum. Its
-// sequence numbers match a connection only by chance, 1 in some thousand.
+// segment is a TCP segment with ACK and without data (RFC 9293 section 3.1), with its checksum. Its
+// sequence numbers match those of a connection only by chance, once in some thousand.
 //
-//	 0                   2                   4           8           12     13     14       16         18
-//	+-------------------+-------------------+-----------+-----------+------+------+--------+----------+--------+
-//	| source port       | destination port  | sequence  | acknowl.  | 5<<4 | ACK  | window | checksum | urgent |
-//	+-------------------+-------------------+-----------+-----------+------+------+--------+----------+--------+
+//	0             2            4          8          12     13    14       16         18       20
+//	+-------------+------------+----------+----------+------+-----+--------+----------+--------+
+//	| source port | dest. port | sequence | acknowl. | 5<<4 | ACK | window | checksum | urgent |
+//	+-------------+------------+----------+----------+------+-----+--------+----------+--------+
 func segment(c Conn) []byte {
 	b := make([]byte, segmentLen)
 	binary.BigEndian.PutUint16(b, c.Local.Port())
@@ -28,7 +28,8 @@ func segment(c Conn) []byte {
 	return b
 }
 
-// checksum is that of a segment behind the pseudo header of its addresses (RFC 9293 section 3.1).
+// checksum returns the checksum of a segment behind the pseudo header of its addresses (RFC 9293
+// section 3.1).
 func checksum(b []byte, from, to netip.Addr) uint16 {
 	var s uint32
 	add := func(b []byte) {

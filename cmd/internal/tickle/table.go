@@ -1,13 +1,14 @@
 // Package tickle ends TCP connections whose server is gone with its node, when another node has
 // taken the address over. It knows neither ports nor leases. Begin reading at Table.
 //
-// A client that has sent a call, and waits for the reply, sends nothing more. Nothing tells it that
-// the node which acknowledged the call is lost: it waits for its own timeout, 15 seconds and more. So
-// the new node sends it a segment from the moved address that fits no connection. The client
-// acknowledges what it has, the new node's kernel knows no such connection and answers RST, and the
-// client connects again (RFC 9293 section 3.10.7.4; CTDB calls this a tickle ACK).
+// A client that has sent a call, and waits for the reply, sends nothing more. Nothing tells the
+// client that the node which acknowledged the call is lost: it waits for its own timeout, 15
+// seconds and more. So the new node sends the client a segment from the moved address that fits no
+// connection. The client acknowledges what it has. The new node's kernel knows no such connection
+// and answers RST. The client then connects again (RFC 9293 section 3.10.7.4; CTDB calls this a
+// tickle ACK).
 //
-// A Table is used by one goroutine at a time. Send may be called from any.
+// One goroutine at a time may use a Table. Send may be called from any goroutine.
 package tickle
 
 import (
@@ -38,15 +39,16 @@ func sum(r []byte) uint32 {
 // whole reports whether a record has a connection.
 func whole(r []byte) bool { return binary.BigEndian.Uint32(r) == sum(r) }
 
-// Table lists connections in memory that outlives the process and, on storage that nodes share, the
-// node. A full table leaves out the rest: their clients wait for their timeouts.
+// Table lists connections in memory that outlives the process. On storage that nodes share it also
+// outlives the node. If the table is full, the other connections are left out: their clients wait
+// for their timeouts.
 type Table struct {
 	mem []byte
 	at  map[Conn]int
 }
 
-// Open returns the table in mem and the connections that an earlier process has left in it. The
-// table is empty then.
+// Open returns the table in mem, and the connections that an earlier process has left in it. Open
+// empties the table.
 func Open(mem []byte) (t *Table, left []Conn) {
 	t = &Table{mem: mem, at: make(map[Conn]int)}
 	for i := range len(mem) / Record {
@@ -63,7 +65,7 @@ func Open(mem []byte) (t *Table, left []Conn) {
 
 func (t *Table) record(i int) []byte { return t.mem[i*Record:][:Record:Record] }
 
-// Set makes list what is in the table. It writes what has changed.
+// Set replaces the contents of the table by list. It writes only what has changed.
 func (t *Table) Set(list []Conn) {
 	now := make(map[Conn]bool, len(list))
 	for _, c := range list {
@@ -71,7 +73,7 @@ func (t *Table) Set(list []Conn) {
 	}
 	used := make(map[int]bool, len(t.at))
 	for c, i := range t.at {
-		if now[c] && whole(t.record(i)) { // the process before an upgrade can still write
+		if now[c] && whole(t.record(i)) { // the old process of an upgrade can still write
 			used[i] = true
 			continue
 		}
