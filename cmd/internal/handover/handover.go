@@ -1,8 +1,8 @@
-// Package handover moves the state of a running server to the process that takes its place:
-// named parts with data and open files, over a pair of connected Unix sockets. It does not know what
-// the parts mean: each component encodes its own. The messages by which the two processes control the
-// handover are parts, too. Begin reading at Part and Conn. cmd/internal/upgrade has the order of the
-// parts.
+// Package handover moves the state of a running server to the process that replaces it: named parts
+// with data and open files, over a pair of connected Unix sockets. It does not know what the parts
+// mean, because each component encodes its own. The messages by which the two processes control the
+// handover are parts, too. Begin reading at Part and Conn. cmd/internal/upgrade has the order of
+// the parts.
 //
 //	old, end, err := handover.Pair() // end goes to the new process, which calls Inherited
 //	err = old.Send(&handover.Part{Name: "locks", Version: 1, Data: data})
@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Part is what one component hands over. The Version is that of the Data's meaning: a reader that
-// does not know it refuses the part. Whoever receives a part owns its Files.
+// Part is what one component hands over. Version is the version of the encoding of Data: a reader
+// that does not know the version refuses the part. The receiver of a part owns its Files.
 type Part struct {
 	Name    string
 	Version int
@@ -46,20 +46,27 @@ const (
 	FilesMax = 1 << 16
 )
 
-// The frame of a part, numbers big-endian: magic, length of the name, version, number of files,
-// 4 bytes each; length of the data, 8 bytes; the name; a byte for each batch of files, which the
-// files accompany; the data.
+// The frame of a part. Numbers are big-endian.
+//
+//	0    magic
+//	4    length of the name
+//	8    version
+//	12   number of files
+//	16   length of the data, 8 bytes
+//	24   name
+//	     a byte for each batch of files; the files accompany it
+//	     data
 const (
 	magic      = 0x72737548 // "rsuH"
 	headerSize = 24
-	// batch is how many files a message carries: the kernel takes up to 253.
+	// batch is how many files one message carries: the kernel allows up to 253.
 	batch = 64
 )
 
 // ErrFormat is wrapped by the errors of a stream that is not a sequence of parts.
 var ErrFormat = errors.New("handover: a part is malformed")
 
-// header is the frame of p up to its files, which come next.
+// header returns the frame of p up to its files, which follow.
 func header(p *Part) ([]byte, error) {
 	if len(p.Name) > NameMax || len(p.Data) > DataMax || len(p.Files) > FilesMax || p.Version < 0 || p.Version > 1<<30 {
 		return nil, fmt.Errorf("handover: part %.*q, version %d, with %d bytes and %d files is beyond the bounds", NameMax,
@@ -103,7 +110,7 @@ func decode(r io.Reader, files func(n int) ([]*os.File, error)) (_ *Part, err er
 			return nil, short(err)
 		}
 	}
-	// The buffer grows with the data that arrives, not by the length in the header.
+	// The buffer grows with the data that arrives. The length in the header allocates nothing.
 	var buf bytes.Buffer
 	if _, err := io.CopyN(&buf, r, int64(data)); err != nil {
 		return nil, short(err)
@@ -112,7 +119,7 @@ func decode(r io.Reader, files func(n int) ([]*os.File, error)) (_ *Part, err er
 	return p, nil
 }
 
-// short makes an end in the middle of a part an error.
+// short turns an end of the stream in the middle of a part into an error.
 func short(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -120,10 +127,10 @@ func short(err error) error {
 	return err
 }
 
-// Conn is one end. Sending and receiving may be done by two goroutines, but each by one.
+// Conn is one end. One goroutine may send while another one receives.
 type Conn struct{ c *net.UnixConn }
 
-// Pair makes the two ends: one for this process, and one to be inherited.
+// Pair makes the two ends: one for this process, and one for a child to inherit.
 func Pair() (*Conn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -138,11 +145,11 @@ func Pair() (*Conn, *os.File, error) {
 	return c, theirs, nil
 }
 
-// Variable is where a process finds the number of its end.
+// Variable is the environment variable with the descriptor of a process's end.
 const Variable = "RSTORED_HANDOVER"
 
-// Inherited is the end that this process was started with, or nil. It forgets the variable, so
-// that no child takes the end for its own.
+// Inherited returns the end that this process was started with, or nil. It unsets the variable, so
+// that no child uses the end.
 func Inherited() (*Conn, error) {
 	s, ok := os.LookupEnv(Variable)
 	if !ok {
@@ -157,7 +164,7 @@ func Inherited() (*Conn, error) {
 	return Open(os.NewFile(uintptr(fd), "handover"))
 }
 
-// Open makes an end of a socket. It owns f, also if it fails.
+// Open makes an end of a socket. It owns f, even after an error.
 func Open(f *os.File) (*Conn, error) {
 	c, err := net.FileConn(f)
 	_ = f.Close()
@@ -188,7 +195,7 @@ func (c *Conn) Send(p *Part) error {
 		return err
 	}
 	if len(p.Files) == 0 {
-		// One write, so that the receiver may close after the last byte.
+		// One write, so that the receiver may close its end after the last byte.
 		_, err := c.c.Write(append(b, p.Data...))
 		return err
 	}
@@ -201,7 +208,7 @@ func (c *Conn) Send(p *Part) error {
 		if err == nil {
 			_, _, err = c.c.WriteMsgUnix([]byte{0}, unix.UnixRights(fds...), nil)
 		}
-		if errors.Is(err, unix.ETOOMANYREFS) { // more are in transit than this process may have open
+		if errors.Is(err, unix.ETOOMANYREFS) { // more files are in transit than this process may have open
 			time.Sleep(crowded)
 			continue
 		}
@@ -216,8 +223,8 @@ func (c *Conn) Send(p *Part) error {
 	return err
 }
 
-// descriptors are the numbers of files. File.Fd would make them block, in the process that sends
-// them as well.
+// descriptors returns the descriptors of files. It does not call File.Fd, which would make the
+// files blocking, in the sending process as well.
 func descriptors(files []*os.File) ([]int, error) {
 	fds := make([]int, len(files))
 	for i, f := range files {

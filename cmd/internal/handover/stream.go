@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// Stream is one end of a connection that carries no open files, as to another host. Sending and
-// receiving may be done by two goroutines, but each by one.
+// Stream is one end of a connection that carries no open files, such as one to another host. One
+// goroutine may send while another one receives.
 type Stream struct{ net.Conn }
 
 // Send sends a part, which must have no files.
@@ -23,7 +23,7 @@ func (s Stream) Send(p *Part) error {
 	return err
 }
 
-// Receive is the next part; io.EOF when the other end was closed after one.
+// Receive returns the next part, or io.EOF if the other end was closed after a whole part.
 func (s Stream) Receive() (*Part, error) {
 	return decode(s.Conn, func(int) ([]*os.File, error) { return nil, ErrFormat })
 }
