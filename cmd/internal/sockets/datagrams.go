@@ -11,7 +11,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// ListenUDP is Listen for datagrams. release ends the keeping, before the caller closes the socket.
+// ListenUDP is Listen for datagrams. The caller calls release before it closes the socket: the
+// socket is then no longer stored for the next process.
 func (s *Set) ListenUDP(at netip.AddrPort, open func() (*net.UDPConn, error)) (
 	c *net.UDPConn, release func(), err error,
 ) {
@@ -49,15 +50,15 @@ func shardName(addr netip.Addr, shard, shards int) string {
 	return label("rdma", addr.String(), strconv.Itoa(shard), strconv.Itoa(shards))
 }
 
-// Take is the inherited UDP socket of a shard of the RDMA device of an address, which is
-// the caller's from now on. Sockets that share an address only fit as many as they were.
-// It implements udp.Sockets.
+// Take returns the inherited UDP socket of a shard of the RDMA device of an address. The socket
+// then belongs to the caller. A socket of a shard is used only if the device has the same number of
+// shards as before. Take implements udp.Sockets.
 func (s *Set) Take(addr netip.AddrPort, shard, shards int) (fd int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := shardName(addr.Addr(), shard, shards)
 	in, ok := s.claim(func(in *inherited) bool {
-		// A socket of a unit file has another name. It is the only one of its address.
+		// A socket of a unit file has another name. No other socket has its address.
 		return !in.stream && in.addr == addr && (in.name == name || shards == 1 && !strings.HasPrefix(in.name, "rdma."))
 	})
 	if ok {
@@ -65,7 +66,7 @@ func (s *Set) Take(addr netip.AddrPort, shard, shards int) (fd int, ok bool) {
 		s.open[name] = func() (*os.File, error) { return duplicate(in.fd) }
 		return in.fd, true
 	}
-	// Others on the address would keep the socket that is opened now from being bound.
+	// Remaining sockets on the address would keep the caller from binding a new socket.
 	for {
 		in, ok := s.claim(func(in *inherited) bool { return !in.stream && in.addr == addr && shard == 0 })
 		if !ok {
@@ -77,7 +78,7 @@ func (s *Set) Take(addr netip.AddrPort, shard, shards int) (fd int, ok bool) {
 	}
 }
 
-// Keep has the socket of a shard, which stays the caller's, kept for the next process. It
+// Keep stores the socket of a shard for the next process. The socket stays the caller's. Keep
 // implements udp.Sockets.
 func (s *Set) Keep(addr netip.AddrPort, shard, shards, fd int) {
 	s.mu.Lock()
@@ -94,7 +95,7 @@ func (s *Set) Keep(addr netip.AddrPort, shard, shards, fd int) {
 	})
 }
 
-// Forget ends what Keep began. It implements udp.Sockets.
+// Forget undoes Keep. It implements udp.Sockets.
 func (s *Set) Forget(addr netip.AddrPort, shard, shards int) {
 	s.forget(shardName(addr.Addr(), shard, shards))
 }

@@ -23,7 +23,7 @@ func (s *Set) Snapshot(p *upgrade.Parts) {
 	p.AddValue(partSockets, names, files, err)
 }
 
-// restore makes a Set of the sockets that the old process has in use. The store learns of changes
+// restore makes a Set of the sockets that the old process uses. The store learns of changes only
 // when this process serves.
 func restore(store Store, log *zap.Logger, from *upgrade.Predecessor) (*Set, error) {
 	p, err := from.Need(partSockets, -1)
@@ -39,8 +39,8 @@ func restore(store Store, log *zap.Logger, from *upgrade.Predecessor) (*Set, err
 	return s, nil
 }
 
-// copies returns new descriptors of the sockets in use, and the names of the sockets, for another
-// process to make a Set of by fromFiles. The files are the caller's.
+// copies returns new descriptors of the sockets in use, and the names of the sockets. Another
+// process makes a Set of them by fromFiles. The files are the caller's.
 func (s *Set) copies() (names []string, files []*os.File, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,9 +57,9 @@ func (s *Set) copies() (names []string, files []*os.File, err error) {
 	return names, files, nil
 }
 
-// fromFiles makes a Set of the sockets of another process, and takes the files. The store has those
-// sockets already. It learns of changes after live, because the other process may continue until
-// then.
+// fromFiles makes a Set of the sockets of another process, and owns the files. The store has those
+// sockets already. It learns of changes only after live, because the other process may continue
+// until then.
 func fromFiles(store Store, log *zap.Logger, files []*os.File, names []string) *Set {
 	fds := make([]int, 0, len(files))
 	for _, f := range files {
@@ -75,7 +75,8 @@ func fromFiles(store Store, log *zap.Logger, files []*os.File, names []string) *
 	return s
 }
 
-// live tells the store of the changes since fromFiles, and from now on of each change.
+// live tells the store of the changes since fromFiles. From then on the store learns of each
+// change.
 func (s *Set) live() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +87,7 @@ func (s *Set) live() {
 	s.pending = nil
 }
 
-// copyOf is another descriptor of an open file, which does not change the file.
+// copyOf returns another descriptor of an open file. It does not change the file.
 func copyOf(f *os.File) (fd int, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -98,7 +99,7 @@ func copyOf(f *os.File) (fd int, err error) {
 	return fd, err
 }
 
-// duplicate is another descriptor of a socket.
+// duplicate returns another descriptor of a socket.
 func duplicate(fd int) (*os.File, error) {
 	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package sockets has the sockets that outlive a process. The service manager opened them (socket
-// activation) or stores them over a restart (its file descriptor store). A port takes its socket
-// from here if there is one for its address, before it opens a new one. See sd_listen_fds(3) and
-// FileDescriptorStoreMax= in systemd.service(5).
+// Package sockets has the sockets that outlive a process. The service manager has opened them
+// (socket activation), or stores them over a restart (its file descriptor store). Before a port
+// opens a new socket, it takes one for its address from here, if there is one. See sd_listen_fds(3)
+// and FileDescriptorStoreMax= in systemd.service(5).
 package sockets
 
 import (
@@ -23,14 +23,15 @@ import (
 	"github.com/rstored/rstored/cmd/internal/upgrade"
 )
 
-// Store keeps descriptors for the next process. The name has neither colons nor control
-// characters and is the descriptor's own. The descriptor stays the caller's.
+// Store retains descriptors for the next process. The name has neither colons nor control
+// characters, and no other descriptor has it. The descriptor stays the caller's.
 type Store interface {
 	StoreFD(name string, fd int) error
 	RemoveFD(name string) error
 }
 
-// Set is what was inherited, and what is kept. Its methods may be called from any goroutine.
+// Set has the inherited sockets, and the sockets that the store retains. Its methods may be called
+// from any goroutine.
 type Set struct {
 	store Store
 	log   *zap.Logger
@@ -38,9 +39,9 @@ type Set struct {
 	mu     sync.Mutex
 	in     []inherited
 	frozen bool
-	// open has the sockets that are in use, by their names, for a new process.
+	// open has the sockets in use, by their names, for a new process.
 	open map[string]copier
-	// waits: messages to the store are postponed. pending has them, in order.
+	// waits says that messages to the store are postponed. pending has these messages, in order.
 	waits   bool
 	pending []func()
 }
@@ -59,10 +60,10 @@ type inherited struct {
 // firstFD is SD_LISTEN_FDS_START.
 const firstFD = 3
 
-// Inherit takes the sockets of the old process: from hands them over, or without an upgrade the
-// environment names their descriptors (sd_listen_fds(3)). It unsets the variables, so that no child
-// takes the descriptors for its own. It closes descriptors that are not bound IP sockets. The
-// store, unless it is nil, gets the sockets that are opened later.
+// Inherit takes the sockets of the old process. In an upgrade, from hands them over; otherwise the
+// environment names their descriptors (sd_listen_fds(3)). Inherit unsets the variables, so that no
+// child uses the descriptors. It closes descriptors that are not bound IP sockets. The store,
+// unless it is nil, gets the sockets that are opened later.
 func Inherit(store Store, log *zap.Logger, from *upgrade.Predecessor) (*Set, error) {
 	if from != nil {
 		return restore(store, log, from)
@@ -82,7 +83,7 @@ func Inherit(store Store, log *zap.Logger, from *upgrade.Predecessor) (*Set, err
 	return New(store, log, fds, strings.Split(names, ":")), nil
 }
 
-// New makes a set of descriptors, which it owns from now on, with as many names or fewer.
+// New makes a set of descriptors, which it owns. There may be fewer names than descriptors.
 func New(store Store, log *zap.Logger, fds []int, names []string) *Set {
 	s := &Set{store: store, log: log, open: make(map[string]copier)}
 	for i, fd := range fds {
@@ -157,9 +158,9 @@ func (s *Set) claim(fits func(*inherited) bool) (inherited, bool) {
 	return in, true
 }
 
-// Listen is a TCP listener: the inherited one of that address, or what open returns, which is
-// then kept for the next process until it is closed or Detach. The
-// unspecified IPv6 address stands for all addresses of both families.
+// Listen returns a TCP listener: the inherited one of that address, or the result of open. The
+// store retains the listener for the next process until the listener is closed, or until Detach.
+// The unspecified IPv6 address stands for all addresses of both families.
 func (s *Set) Listen(at netip.AddrPort, open func() (net.Listener, error)) (net.Listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,9 +192,10 @@ func (s *Set) Listen(at netip.AddrPort, open func() (net.Listener, error)) (net.
 	return k, nil
 }
 
-// makeRoom opens once more when inherited sockets on all addresses were in the way of one, or the
-// other way, as when what is listened on was changed for a restart. Nobody else can claim them, as
-// they would be in the way too.
+// makeRoom closes inherited sockets that are in the way, and calls open again. A socket on all
+// addresses is in the way of a socket on one address, and the reverse. This happens if the
+// configured addresses have changed with a restart. No other port can claim these sockets: they
+// would be in its way too.
 func (s *Set) makeRoom(at netip.AddrPort, open func() (net.Listener, error), err error) (net.Listener, error) {
 	if s.waits {
 		return nil, err // the other process listens on them
@@ -208,7 +210,8 @@ func (s *Set) makeRoom(at netip.AddrPort, open func() (net.Listener, error), err
 		}
 		s.log.Info("an inherited socket is in the way of another address and is closed",
 			zap.Stringer("on", in.addr), zap.Stringer("for", at))
-		// The service manager has it open too, until it has seen that it is to be removed.
+		// The service manager also has the socket open, until it has handled the request to remove
+		// it.
 		if e := unix.Shutdown(in.fd, unix.SHUT_RDWR); e != nil {
 			s.log.Warn("an inherited socket goes on listening", zap.Stringer("on", in.addr), zap.Error(e))
 		}
@@ -222,7 +225,7 @@ func (s *Set) makeRoom(at netip.AddrPort, open func() (net.Listener, error), err
 	return l, err
 }
 
-// kept reports whether a name is of a TCP socket that was opened here, and given to the store.
+// kept reports whether a name is that of a TCP socket that rstored opened and gave to the store.
 func kept(name string) bool { return strings.HasPrefix(name, "tcp.") }
 
 // listener is a listener that is known by a name.
@@ -255,12 +258,12 @@ func (s *Set) keep(name string, t syscall.Conn) {
 	}
 }
 
-// label makes a name for the store, in which colons separate.
+// label makes a name for the store, in which colons would be separators.
 func label(parts ...string) string {
 	return strings.ReplaceAll(strings.Join(parts, "."), ":", "_")
 }
 
-// listener leaves the store with its end.
+// listener removes itself from the store when it is closed.
 type listener struct {
 	net.Listener
 	s    *Set
@@ -300,8 +303,8 @@ func (s *Set) remove(name string) {
 // Keeps reports whether sockets are kept for the next process.
 func (s *Set) Keeps() bool { return s.store != nil }
 
-// Detach leaves the store as it is from now on: the process ends, and the next one is to
-// find what this one had.
+// Detach ends all changes to the store: the process ends, and the next one is to find the sockets
+// of this one.
 func (s *Set) Detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
