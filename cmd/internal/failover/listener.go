@@ -23,21 +23,22 @@ const (
 	strangers = 16
 )
 
-// Config is for Listen.
+// Config describes a Listener.
 type Config struct {
 	Dir     string // the state directory
 	Node    string // the name of this node
 	Address string // HOST:PORT of this node alone, where the serving node connects
 	Secret  []byte
 	Version string
-	// Held is called when the serving node, which has handed over all parts, says go or is gone: the
-	// lease may be free.
+	// Held is called after the serving node has handed over all parts, when it says go or its
+	// connection ends: the lease may be free.
 	Held func()
-	// Failed is told of a connection that came to nothing.
+	// Failed is called for each connection that fails.
 	Failed func(error)
 }
 
-// Listener takes the state of clients from the node that serves. It has what came last.
+// Listener receives the state of clients from the node that serves. It retains the last state that
+// arrived.
 type Listener struct {
 	cfg Config
 	tls *tls.Config
@@ -48,7 +49,7 @@ type Listener struct {
 
 	mu     sync.Mutex
 	closed bool
-	conn   net.Conn // of the last hand-over that was begun
+	conn   net.Conn // of the last handover that began
 	token  string
 	from   *upgrade.Predecessor
 }
@@ -102,7 +103,8 @@ func (s *Listener) serve() {
 	}
 }
 
-// receive takes one hand-over. A later one replaces it: the serving node has given up on it.
+// receive receives one handover. A later handover replaces it: the serving node has given up on
+// this one.
 func (s *Listener) receive(c *tls.Conn) error {
 	if err := s.use(c); err != nil {
 		return err
@@ -130,13 +132,13 @@ func (s *Listener) receive(c *tls.Conn) error {
 	if err := from.Holds(); err != nil {
 		return err
 	}
-	// The word go, or the end of the connection. The lease says more than either.
+	// AwaitGo returns at the message go, or at the end of the connection. The lease then decides.
 	_ = from.AwaitGo()
 	s.cfg.Held()
 	return nil
 }
 
-// use closes the connection before, and makes c the one that Close closes.
+// use makes c the connection that Close closes. It closes the previous connection.
 func (s *Listener) use(c net.Conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,8 +152,8 @@ func (s *Listener) use(c net.Conn) error {
 	return nil
 }
 
-// Close ends the listener and takes the node off the list. It returns what was handed over with a
-// token, or nil. An empty token is none.
+// Close ends the listener and removes the node from the list. It returns the state that was handed
+// over with this token, or nil. An empty token matches no state.
 func (s *Listener) Close(token string) *upgrade.Predecessor {
 	_ = s.l.Close()
 	s.end()
@@ -165,12 +167,12 @@ func (s *Listener) Close(token string) *upgrade.Predecessor {
 			_ = s.conn.Close()
 		}
 	} else {
-		_ = s.conn.SetReadDeadline(time.Now()) // nothing more is to come
+		_ = s.conn.SetReadDeadline(time.Now()) // the standby expects no further message
 	}
 	s.mu.Unlock()
 	s.all.Wait()
 	if from != nil {
-		_ = s.conn.SetDeadline(time.Now().Add(partsTime)) // for the word serving
+		_ = s.conn.SetDeadline(time.Now().Add(partsTime)) // for the message serving
 	}
 	return from
 }

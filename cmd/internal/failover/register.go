@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// Standby is a node that waits for the lease, as it says itself in the state directory.
+// Standby is the entry of a node that waits for the lease. The node writes it into the state
+// directory.
 type Standby struct {
 	Node    string `json:"node"`
 	Address string `json:"address"` // HOST:PORT of its Listener
@@ -20,12 +21,12 @@ type Standby struct {
 // prefix begins the names of the files of standbys.
 const prefix = "standby."
 
-// path is the file of a standby. A name of a node can have any character.
+// path returns the name of the file of a standby. A node's name can have any character.
 func path(dir, node string) string {
 	return filepath.Join(dir, prefix+strings.ReplaceAll(url.PathEscape(node), ".", "%2E"))
 }
 
-// register writes the file of a standby, which is of no other node.
+// register writes the file of a standby. No other node writes it.
 func (s Standby) register(dir string) error {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -45,7 +46,7 @@ func (s Standby) register(dir string) error {
 	return nil
 }
 
-// List returns the standbys of a state directory. One that was lost stays in the list.
+// List returns the standbys of a state directory. A node that was lost stays in the list.
 func List(dir string) (list []Standby, err error) {
 	names, err := filepath.Glob(filepath.Join(dir, prefix+"*"))
 	if err != nil {
@@ -54,7 +55,7 @@ func List(dir string) (list []Standby, err error) {
 	for _, name := range names {
 		b, err := os.ReadFile(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it serves since
+			continue // it has begun to serve, and removed its file
 		}
 		var s Standby
 		if err == nil {

@@ -15,7 +15,7 @@ import (
 // keyInfo separates the key of these connections from other uses of the secret.
 const keyInfo = "rstored planned failover 1"
 
-// errStranger is for a peer that does not know the secret.
+// errStranger is the error for a peer that does not know the secret.
 var errStranger = errors.New("the other end has another key: do both nodes have the same state directory?")
 
 // config is the configuration of both ends of a connection.
