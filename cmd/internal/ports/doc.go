@@ -1,6 +1,6 @@
 // Package ports has the ports that the server listens on. A port is a line of the configuration or
-// of the state directory: a transport, and where to listen. It has an endpoint for each address
-// that it stands for. Set.Apply opens and closes ports until they are what is desired.
+// of the state directory: a transport and where to listen. A port has an endpoint for each of its
+// addresses. Set.Apply opens and closes ports until they are the desired ones.
 //
 // A port over RDMA may listen on a device of the kernel. The kernel can take the device away. Its
 // endpoints are then closed, and the port waits until the device is back (wait.go).

@@ -49,8 +49,8 @@ func (s *Set) Freeze(stage upgrade.Stage) (thaw func() error, err error) {
 	return nil, nil
 }
 
-// pause freezes the set, or resumes it. Meanwhile no connection begins, calls that arrive are
-// postponed, waiting ports are not opened, and the removal of a device waits.
+// pause freezes the set, or resumes it. While the set is frozen no connection begins, calls that
+// arrive are postponed, waiting ports are not opened, and the removal of a device waits.
 func (s *Set) pause(on bool) {
 	s.mu.Lock()
 	s.frozen = on
@@ -71,7 +71,7 @@ func (s *Set) pause(on bool) {
 }
 
 // Work returns the calls over RDMA in progress, and the connections that only their clients can
-// bring to rest.
+// quiesce.
 func (s *Set) Work() (w upgrade.Work) {
 	for _, e := range s.all() {
 		switch l := e.listener.(type) {
@@ -85,7 +85,8 @@ func (s *Set) Work() (w upgrade.Work) {
 				}
 			}
 		case *tcp.Listener:
-			// The RPC server counts the calls in progress. A reply that is not written yet is none.
+			// The RPC server counts the calls in progress. It does not count a reply that is not
+			// written yet.
 			for _, b := range l.Busy() {
 				w.Drops = append(w.Drops, func() { l.Drop(b.Remote) })
 			}
@@ -106,8 +107,8 @@ func (s *Set) Snapshot(parts *upgrade.Parts) {
 	}
 }
 
-// Callers returns the connections by which the server can call clients, and which an upgrade hands
-// over.
+// Callers returns the connections by which the server can call clients, and which it hands over in
+// an upgrade.
 func (s *Set) Callers() map[rpc.Peer]rpc.Caller {
 	out := make(map[rpc.Peer]rpc.Caller)
 	for _, e := range s.all() {
@@ -118,7 +119,7 @@ func (s *Set) Callers() map[rpc.Peer]rpc.Caller {
 	return out
 }
 
-// Fixed returns the number of connections with TLS, which end in an upgrade.
+// Fixed returns the number of connections with TLS. They end in an upgrade.
 func (s *Set) Fixed() (n int) {
 	for _, e := range s.all() {
 		if l, ok := e.listener.(*tcp.Listener); ok {
@@ -128,8 +129,8 @@ func (s *Set) Fixed() (n int) {
 	return n
 }
 
-// CloseKernel closes the endpoints on devices of the kernel: the new process can only open them
-// after that. It returns the number of connections that this ends.
+// CloseKernel closes the endpoints on devices of the kernel. The new process can open them only
+// after that. It returns the number of connections that end.
 func (s *Set) CloseKernel() (dropped int) {
 	var closing port
 	changed := s.change()

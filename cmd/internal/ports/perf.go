@@ -9,7 +9,7 @@ import (
 )
 
 // perfServer is the server of 'rstorectl perf'. All perf ports share it, with its bounded memory.
-// It is there while a perf port is open.
+// It exists while a perf port is open.
 type perfServer struct {
 	mu    sync.Mutex
 	srv   *perf.Server
@@ -35,7 +35,7 @@ func (s *Set) servePerf(e *endpoint) error {
 	if err != nil {
 		return errors.Join(err, s.closePerf())
 	}
-	// Measurements in progress are cut off: nobody loses data.
+	// Measurements in progress are cut off, because nobody loses data by that.
 	e.stop = func(context.Context) error { return errors.Join(l.Close(), s.closePerf()) }
 	return nil
 }

@@ -26,7 +26,7 @@ type port struct {
 	control.PortSpec
 	origin  string
 	ends    []endpoint
-	waiting []*waiting // for their devices or addresses
+	waiting []*waiting // endpoints that wait for their devices or addresses
 	failed  error      // why other endpoints cannot be opened
 	opened  settings
 }
@@ -38,7 +38,7 @@ type endpoint struct {
 	// lasts.
 	stop func(ctx context.Context) error
 	dev  *devices.Device // nil without RDMA
-	want config.Listen   // with RDMA: the address or device that was asked for
+	want config.Listen   // with RDMA: the configured address or device
 	// listener carries RPC calls: *rpcrdma.Listener or *tcp.Listener. It is nil for other
 	// transports.
 	listener listener
@@ -55,11 +55,11 @@ type listener interface {
 	Shutdown(ctx context.Context) error
 }
 
-// onKernelDevice reports whether the connections of an endpoint are the kernel's.
+// onKernelDevice reports whether the kernel has the connections of an endpoint.
 func (e endpoint) onKernelDevice() bool { return e.dev != nil && e.dev.Kernel != nil }
 
-// settings are the parts of the configuration that a port is opened with. When they change the port
-// is opened anew.
+// settings are the parts of the configuration with which a port is opened. When they change, the
+// port is opened anew.
 type settings struct {
 	provider provider.Kind
 	perf     config.Perf
@@ -81,12 +81,12 @@ func settingsOf(p control.PortSpec, cfg *config.Config) (s settings) {
 	return s
 }
 
-// current reports whether the settings that a port was opened with are those of cfg.
+// current reports whether a port was opened with the settings of cfg.
 func (p *port) current(cfg *config.Config) bool {
 	return reflect.DeepEqual(p.opened, settingsOf(p.PortSpec, cfg))
 }
 
-// open reports whether the port is served, or will be when its devices are there.
+// open reports whether the port is served, or waits for its devices or addresses.
 func (p *port) open() bool { return len(p.ends)+len(p.waiting) > 0 }
 
 // status is the port as users see it.
@@ -137,25 +137,25 @@ func (p *port) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeTime is how long calls in progress may take when their port is closed and others stay.
+// removeTime bounds the calls in progress of a port that is closed while others stay open.
 const removeTime = 5 * time.Second
 
-// remove is stop, with removeTime.
+// remove is stop within removeTime.
 func (p *port) remove() error {
 	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
 	defer cancel()
 	return p.stop(ctx)
 }
 
-// stopNow closes endpoints whose calls have ended, or whose connections are lost.
+// stopNow closes endpoints whose calls have ended or whose connections are lost.
 func (p *port) stopNow() error {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	return p.stop(over)
 }
 
-// open opens the endpoints of a port. Some may be open, or wait for their devices or addresses,
-// although it returns an error. With must set none waits.
+// open opens the endpoints of a port. After an error some of them may be open, or wait for their
+// devices or addresses. With must no endpoint waits.
 func (s *Set) open(p *port, must bool) error {
 	at, err := desired.ParseListen(p.PortSpec)
 	p.opened = settingsOf(p.PortSpec, s.Settings())
@@ -179,7 +179,7 @@ func (s *Set) open(p *port, must bool) error {
 	errs := []error{err}
 	for _, w := range p.waiting {
 		switch {
-		case errors.Is(w.reason, errPredecessor): // which is as it should be
+		case errors.Is(w.reason, errPredecessor): // expected: the old process has the port
 		case w.forDevice():
 			errs = append(errs, w.err())
 		default:

@@ -12,11 +12,11 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// portmapWorkers serve queries, which never wait.
+// portmapWorkers is the number of workers for queries. A query never waits.
 const portmapWorkers = 1
 
-// filePrograms are the programs that a port over TCP or RDMA may serve, lockPrograms those that a
-// port over TCP may serve besides.
+// filePrograms are the programs that a port over TCP or RDMA may serve. lockPrograms are further
+// programs that a port over TCP may serve.
 var (
 	filePrograms = []portmap.Service{
 		{Program: nfs3.Program, Version: nfs3.Version},
@@ -30,7 +30,7 @@ var (
 		{Program: nlm.Program, Version: nlm.Version},
 		{Program: nlm.StatusProgram, Version: nlm.StatusVersion},
 	}
-	// udpPrograms are what a port over UDP may serve beside the port mapper.
+	// udpPrograms are the programs that a port over UDP may serve besides the port mapper.
 	udpPrograms = []portmap.Service{
 		{Program: nfs3.MountProgram, Version: nfs3.MountVersion},
 		{Program: nlm.Program, Version: nlm.Version},
@@ -45,8 +45,9 @@ var (
 	}
 )
 
-// portmapPrograms answer with what is served at the moment of the query. They do not wait for mu,
-// which is locked while a port waits for the calls in progress to end: this query may be one.
+// portmapPrograms answer a query with the programs that are served at that moment. They do not wait
+// for mu, which is locked while a port waits for the calls in progress to end: this query may be
+// one of these calls.
 func (s *Set) portmapPrograms() []rpc.Program {
 	return portmap.Programs(func() []portmap.Service {
 		if list := s.mapped.Load(); list != nil {

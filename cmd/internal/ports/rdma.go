@@ -20,9 +20,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// openOnDevices opens the endpoints of a port over RDMA. An endpoint whose device is missing, or
-// whose address is taken, waits for it, unless must is set. It returns an error for the endpoints
-// that are neither open nor waiting.
+// openOnDevices opens the endpoints of a port over RDMA. Unless must is set, an endpoint waits if
+// its device is missing or its address is taken. The error is about the endpoints that are neither
+// open nor waiting.
 func (s *Set) openOnDevices(p *port, at config.Listen, must bool) error {
 	list, err := s.spread(at, p.opened.provider)
 	if err != nil && !must {
@@ -37,7 +37,7 @@ func (s *Set) openOnDevices(p *port, at config.Listen, must bool) error {
 	for _, l := range list {
 		c, err := s.choose(l, p.opened.provider)
 		if err == nil && c.Kind == provider.Verbs && s.From.Waiting() {
-			// The old process still has the port, and continues with it if the handover fails.
+			// The old process still has the port. It continues with the port if the handover fails.
 			s.wait(p, l, provider.Verbs, errPredecessor)
 			continue
 		}
@@ -102,8 +102,8 @@ func (s *Set) choose(l config.Listen, kind provider.Kind) (provider.Choice, erro
 	return s.Devices.Host.Choose(kind, l.Addr, l.Device)
 }
 
-// openOn opens an endpoint on a device. The endpoint has a share of the device, and stop releases
-// it.
+// openOn opens an endpoint on a device. The endpoint owns a share of the device, which stop
+// releases.
 func (s *Set) openOn(transport string, c provider.Choice, l config.Listen) (endpoint, error) {
 	dev, err := s.Devices.Acquire(c)
 	if err != nil {
@@ -125,7 +125,7 @@ func (s *Set) openOn(transport string, c provider.Choice, l config.Listen) (endp
 	return e, nil
 }
 
-// listening logs that an endpoint is served, by which device, and why by that.
+// listening logs that an endpoint is served, and which device was chosen and why.
 func (s *Set) listening(p *port, e *endpoint) {
 	s.announce(e.addr.Addr())
 	if e.dev == nil {
@@ -179,8 +179,8 @@ func (s *Set) serveRDMA(e *endpoint) error {
 	return nil
 }
 
-// limit reduces the settings of a listener to what a device of the kernel offers, and returns the
-// memory that it can register. rpcrdma heeds the other limits of the device.
+// limit reduces the settings of a listener to the limits of a kernel device, and returns the memory
+// that the device can register. Package rpcrdma heeds the other limits of the device.
 func (s *Set) limit(dev *devices.Device, rc *rpcrdma.Config, bytes int) int {
 	lim := rdma.LimitsOf(dev.Device)
 	if lim.QPs > 0 && lim.QPs < rc.MaxConns {
@@ -225,15 +225,15 @@ func (s *Set) FreeMemory() {
 	clear(s.memory)
 }
 
-// connection serves the calls of a connection over RDMA, and writes its begin and end to the audit
-// log.
+// connection serves the calls of a connection over RDMA, and records the begin and the end of the
+// connection in the audit log.
 type connection struct {
 	rpc   *rpc.Server
 	audit *audit.Log
 	peer  rpc.Peer
 	// kernel says that the device is the kernel's. The kernel refuses system calls on such a device
 	// by a thread that has ever had another user's credentials (ib_safe_file_access). The threads
-	// that serve calls have, so replies are posted elsewhere.
+	// that serve calls have had such credentials, so other threads post replies.
 	kernel bool
 }
 

@@ -66,8 +66,8 @@ type Set struct {
 	mu     sync.Mutex // guards what follows, and the ports
 	list   []*port
 	frozen bool
-	// memory is what the RDMA ports share: pinned memory those on devices of the kernel, other
-	// memory those on devices in user space. It is made for the first such port.
+	// memory is what the RDMA ports share. Ports on devices of the kernel share pinned memory,
+	// ports on devices in user space share other memory. It is made for the first such port.
 	memory map[bool]*rpcrdma.Memory // by rpcrdma.Config.Pinned
 }
 
@@ -82,18 +82,17 @@ func New(cfg Config) *Set {
 }
 
 // Apply opens and closes ports until they are those of want. It takes ports from ready instead of
-// opening them. A port that cannot be opened does not stop the others, has its error in the list,
-// and is tried again until it can. The error is about the ports that were opened in vain. At the
-// start there is none as long as one port of NFS is served, or if nodes share the state. In a
-// successor each configured port
-// must be.
+// opening them. A port that cannot be opened does not stop the others: it has its error in the
+// list, and Apply tries it again until it opens. The error of Apply is about the ports that could
+// not be opened. At the start there is no such error if at least one port of NFS is served, or if
+// nodes share the state. In a successor each configured port must open.
 func (s *Set) Apply(want []control.Port, ready *Ready, atStart bool) error {
 	defer s.change()()
 	return s.apply(want, ready, atStart)
 }
 
 func (s *Set) apply(want []control.Port, ready *Ready, atStart bool) error {
-	var errs, vain []error // of the start, which goes on without those in vain
+	var errs, vain []error // vain: errors of ports without which the start continues
 	// Ports are closed first: a new port may need the address of an old one.
 	stay := make(map[control.PortSpec]*port)
 	var over []*port
@@ -150,13 +149,13 @@ func (s *Set) apply(want []control.Port, ready *Ready, atStart bool) error {
 	return errors.Join(errs...)
 }
 
-// ofNFS reports whether clients use a port for files.
+// ofNFS reports whether a port serves files to clients.
 func ofNFS(p *port) bool {
 	return p.Transport == control.TransportRDMA || p.Transport == control.TransportTCP
 }
 
-// Switch is Apply for a change that is undone unless every new port can be opened: it returns the
-// errors of the new ports alone.
+// Switch is Apply for a change that is undone unless every new port can be opened. It returns only
+// the errors of the new ports.
 func (s *Set) Switch(want []control.Port, ready *Ready) error {
 	defer s.change()()
 	before := s.list
@@ -170,11 +169,11 @@ func (s *Set) Switch(want []control.Port, ready *Ready) error {
 	return errors.Join(errs...)
 }
 
-// Ready has ports that are open, and not in the set yet. A nil Ready has none.
+// Ready has open ports that are not in the set yet. A nil Ready has none.
 type Ready struct{ ports map[control.PortSpec]*port }
 
-// Prepare opens those ports of want that are not in the set. It leaves out the ports that Apply can
-// only open after it has closed a port with the same number.
+// Prepare opens the ports of want that are not in the set. It leaves out a port if Apply must first
+// close another port with the same number.
 func (s *Set) Prepare(want []control.Port) (_ *Ready, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,8 +201,7 @@ func (s *Set) Prepare(want []control.Port) (_ *Ready, err error) {
 	return r, nil
 }
 
-// sameNumber reports whether two ports have the same number, so that they may need the same
-// address.
+// sameNumber reports whether two ports have the same number. Such ports may need the same address.
 func sameNumber(a, b control.PortSpec) bool {
 	x, err := desired.ParseListen(a)
 	y, err2 := desired.ParseListen(b)
@@ -236,7 +234,7 @@ func find(list []*port, spec control.PortSpec) int {
 	return slices.IndexFunc(list, func(p *port) bool { return p.PortSpec == spec })
 }
 
-// canonical brings a port into the spelling of the lists.
+// canonical brings a port into the spelling that the lists use.
 func canonical(spec control.PortSpec) (control.PortSpec, error) {
 	spec.Transport = strings.ToLower(spec.Transport)
 	at, err := desired.ParseListen(spec)
@@ -247,7 +245,7 @@ func canonical(spec control.PortSpec) (control.PortSpec, error) {
 	return spec, nil
 }
 
-// Add opens a port at run time, and remembers it.
+// Add opens a port at run time, and records it in the state directory.
 func (s *Set) Add(spec control.PortSpec) (control.Port, error) {
 	spec, err := canonical(spec)
 	if err != nil {
@@ -277,7 +275,7 @@ func (s *Set) Add(spec control.PortSpec) (control.Port, error) {
 	return p.status(), nil
 }
 
-// Remove closes a port at run time, and remembers that.
+// Remove closes a port at run time, and records that in the state directory.
 func (s *Set) Remove(spec control.PortSpec) error {
 	spec, err := canonical(spec)
 	if err != nil {
@@ -315,8 +313,8 @@ func (s *Set) List() []control.Port {
 	return out
 }
 
-// Started says that all ports of the start are open, and that this process serves. Ports on devices
-// of the kernel that an old process had are opened now.
+// Started says that all ports of the start are open, and that this process serves. It opens the
+// ports on devices of the kernel that the old process had.
 func (s *Set) Started() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -328,9 +326,9 @@ func (s *Set) Started() {
 	}
 }
 
-// Detach empties the set, for good. serving closes its endpoints, except those of ops ports: calls
-// in progress may end as long as the context lasts. ops closes the latter, so that monitoring can
-// see the rest of the stop.
+// Detach empties the set, for good. serving closes its endpoints, except those of ops ports; calls
+// in progress may end while the context lasts. ops closes the ops ports, so that monitoring can see
+// the rest of the stop.
 func (s *Set) Detach() (serving func(context.Context) error, ops func() error) {
 	defer s.change()()
 	s.frozen = true

@@ -15,7 +15,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// openIP opens the endpoint of a port without RDMA: of RPC, or of HTTP.
+// openIP opens the endpoint of a port without RDMA, for RPC or for HTTP.
 func (s *Set) openIP(transport string, at config.Listen) (endpoint, error) {
 	var serve func(net.Listener) (endpoint, error)
 	switch transport {
@@ -70,8 +70,8 @@ func listenTCP(at netip.AddrPort, everywhere bool) (net.Listener, error) {
 	return l.(net.Listener), nil
 }
 
-// listen opens a socket on one address, or on all of both families, falling back to IPv4 where the
-// host has no IPv6.
+// listen opens a socket on one address, or on all addresses of both families. If the host has no
+// IPv6, it uses IPv4.
 func listen(at netip.AddrPort, everywhere bool, network string,
 	open func(ctx context.Context, network, where string) (any, error),
 ) (any, error) {
@@ -94,7 +94,7 @@ func listen(at netip.AddrPort, everywhere bool, network string,
 	return l, err
 }
 
-// boundAddr is the address of a listener.
+// boundAddr returns the address of a listener.
 func boundAddr(l net.Listener) netip.AddrPort {
 	if a, ok := l.Addr().(*net.TCPAddr); ok {
 		ap := a.AddrPort()

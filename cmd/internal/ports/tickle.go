@@ -17,22 +17,23 @@ import (
 const (
 	// listedConns is how many connections of a listener are listed for another node.
 	listedConns = 4096
-	// listEvery is how often the list is made true. A node that is lost leaves out connections that
-	// are younger.
+	// listEvery is how often the list is updated. If the node is lost, the list lacks connections
+	// that are younger.
 	listEvery = 250 * time.Millisecond
-	// tickles is how often the clients of the node before are sent a segment, one each second: the
-	// first ones can come before the network knows where the address is.
+	// tickles is how often the clients of the lost node get a segment, one each second. The first
+	// ones can come before the network knows where the address is.
 	tickles = 4
 )
 
 // followTCP keeps a list of the connections of a listener in the state directory that nodes share,
-// and ends the connections that another node has left there. stop ends it. list makes the list true
-// at once.
+// and ends the connections that another node has left in that list. stop ends this. list updates
+// the list at once.
 func (s *Set) followTCP(t *tcp.Listener, at netip.AddrPort) (list, stop func(), err error) {
 	if s.Settings().HALease == 0 {
 		return func() {}, func() {}, nil
 	}
-	// By this name package state detaches it from a process that was stopped and continues.
+	// Package state finds the memory by this name, and detaches it from a process that was stopped
+	// and continues.
 	mem, err := s.State.Memory("connections-tcp-"+at.String(), listedConns*tickle.Record)
 	if err != nil {
 		return nil, nil, err
@@ -71,13 +72,13 @@ func (s *Set) followTCP(t *tcp.Listener, at netip.AddrPort) (list, stop func(), 
 	return list, func() {
 		close(end)
 		<-ended
-		table.Set(nil) // who closes connections tells the clients
+		table.Set(nil) // a process that closes its connections tells the clients itself
 	}, nil
 }
 
 // announce tells the network that an address has moved here, if nodes share the state directory. It
-// does so again and again for a while, as TCP clients are sent segments. Without the right to do it
-// that is left to who moves the address.
+// repeats this once a second, as often as TCP clients get segments. If the process lacks the right
+// to do so, the program that moves the address must announce it.
 func (s *Set) announce(a netip.Addr) {
 	if s.Settings().HALease == 0 || s.From != nil || a.IsUnspecified() || a.IsLoopback() {
 		return

@@ -28,15 +28,15 @@ type TLS struct {
 	offer atomic.Pointer[offer] // nil: there is no TLS
 }
 
-// offer is what clients that ask for TLS are given.
+// offer is the TLS that clients can have.
 type offer struct {
 	files  certs.Files
 	store  *certs.Store
 	server *tls.Config
 }
 
-// Apply brings TLS in line with the configuration. Certificates that cannot be used leave those of
-// before in use.
+// Apply applies the configuration of TLS. If the new certificates cannot be used, the previous ones
+// stay in use.
 func (t *TLS) Apply(cfg *config.Config) error {
 	want := certs.Files{Cert: cfg.TLS.Certificate, Key: cfg.TLS.Key, CA: cfg.TLS.ClientCA}
 	old := t.offer.Load()
@@ -76,7 +76,7 @@ func (t *TLS) config() *tls.Config {
 	return nil
 }
 
-// secured writes to the audit log how a connection is protected.
+// secured records in the audit log how a connection is protected.
 func (t *TLS) secured(p *rpc.Peer, st *tls.ConnectionState, err error) {
 	fields := []zap.Field{zap.String("client", p.Addr.String()), zap.String("xprtsec", p.Security.String())}
 	if err != nil {
@@ -93,13 +93,13 @@ func (t *TLS) secured(p *rpc.Peer, st *tls.ConnectionState, err error) {
 	t.Audit.Event("tls", fields...)
 }
 
-// short bounds a text that a peer has chosen a part of.
+// short bounds a text of which a peer has chosen a part.
 func short(s string) string {
 	const most = 300
 	return s[:min(len(s), most)]
 }
 
-// Status looks at the files of the certificates, and returns what is known of TLS; nil without TLS.
+// Status checks the files of the certificates, and returns the state of TLS; nil without TLS.
 func (t *TLS) Status() *control.TLS {
 	o := t.offer.Load()
 	if o == nil {
@@ -129,8 +129,8 @@ func controlFiles(cfg *config.Config) certs.Files {
 	return certs.Files{Cert: cfg.ControlTLS.Cert, Key: cfg.ControlTLS.Key, CA: cfg.ControlTLS.ClientCA}
 }
 
-// remoteControl says how other hosts control the daemon: by TLS, in the role that their certificate
-// has in the configuration at the time of the request.
+// remoteControl returns how other hosts control the daemon: by TLS. Their role is the one that the
+// configuration gives their certificate at the time of the request.
 func (s *Set) remoteControl() (r control.Remote, err error) {
 	cfg := s.Settings()
 	if err := cfg.ControlTLS.Complete(); err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // openUDP opens the endpoint of a port over UDP. It serves the port mapper and the programs around
-// NFS; clients that call another program learn that it is not there.
+// NFS. Clients that call another program learn that it is not available.
 func (s *Set) openUDP(at config.Listen) (endpoint, error) {
 	to := netip.AddrPortFrom(at.Addr, at.Port)
 	if !at.Addr.IsValid() {

@@ -15,8 +15,8 @@ import (
 )
 
 // The devices of the kernel come and go: a card is pulled, a driver is loaded, a soft device is
-// deleted and made again. A port whose device is gone waits, and is served again when there is one.
-// So does a port whose address is taken by another process, or is not there yet.
+// deleted and made again. A port whose device is gone waits until a device is back. A port also
+// waits if another process has its address, or if the host does not have the address yet.
 
 // A waiting endpoint is tried again after retryFirst, and then after twice as long each time, up to
 // retryMost.
@@ -38,14 +38,14 @@ type waiting struct {
 	timer  *time.Timer
 }
 
-// where is the address or device that the endpoint is for.
+// where returns the address or device of the endpoint.
 func (w *waiting) where() string {
 	l := w.want
 	l.Provider = ""
 	return l.String()
 }
 
-// forDevice reports whether it waits for a device of the kernel.
+// forDevice reports whether the endpoint waits for a device of the kernel.
 func (w *waiting) forDevice() bool { return w.kind == provider.Verbs }
 
 func (w *waiting) err() error {
@@ -57,8 +57,8 @@ func (w *waiting) err() error {
 		"device list' shows those there are): %w", w.where(), w.since.Local().Format(time.DateTime), w.reason)
 }
 
-// stopWaiting ends the waiting of a port's endpoints. A retry that has begun finds that it is too
-// late.
+// stopWaiting ends the waiting of a port's endpoints. A retry that has begun finds that its
+// endpoint no longer waits.
 func (p *port) stopWaiting() {
 	for _, w := range p.waiting {
 		w.timer.Stop()
@@ -89,7 +89,7 @@ func (s *Set) retry(p *port, w *waiting) {
 	}
 	e, err := s.again(p, w)
 	if err == nil && e.stop == nil {
-		return // again has opened what there is
+		return // again has opened the endpoints itself
 	}
 	if err != nil {
 		if w.reason.Error() != err.Error() && !errors.Is(err, syscall.EADDRINUSE) {
@@ -110,9 +110,9 @@ func (s *Set) retry(p *port, w *waiting) {
 	s.listening(p, &e)
 }
 
-// again opens an endpoint that waits. The provider is not chosen anew: a device in user space would
-// take UDP port 4791 from a device of the kernel that comes back. For a port on all devices it
-// opens those that there are now, and returns no endpoint.
+// again opens an endpoint that waits. It does not choose the provider anew: a device in user space
+// would take UDP port 4791 from a device of the kernel that comes back. For a port on all devices
+// it opens an endpoint on each present device, and returns none.
 func (s *Set) again(p *port, w *waiting) (endpoint, error) {
 	if w.kind == "" {
 		return s.openIP(p.Transport, w.want)
