@@ -20,7 +20,7 @@ import (
 const readyFD = 3
 
 // background starts the process that serves the mount, and waits until the directory is mounted.
-// With now it waits for nothing, as the option bg of nfs(5) has it.
+// With now it does not wait (option bg of nfs(5)).
 func (r *run) background(now bool) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -57,14 +57,14 @@ func (r *run) background(now bool) error {
 	if n, _ := in.Read(make([]byte, 1)); n == 1 {
 		return cmd.Process.Release()
 	}
-	err = cmd.Wait() // it has said why
+	err = cmd.Wait() // the process has printed the reason
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 {
 		return &cli.ExitError{Code: exit.ExitCode()}
 	}
 	return fmt.Errorf("the process in the background ended without a mount: %w", err)
 }
 
-// detach leaves the terminal: it sends errors to the log, and says that the mount is there.
+// detach leaves the terminal: it redirects errors to the log, and reports that the mount is there.
 func detach(ready int, log io.Writer) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -82,8 +82,8 @@ func detach(ready int, log io.Writer) error {
 	return errors.Join(err, werr, f.Close())
 }
 
-// abort ends the connection between the kernel and the process of a mount: all calls that wait
-// fail. Then it takes the mount out of the tree.
+// abort ends the connection between the kernel and the process of a mount, so all waiting calls
+// fail. Then it unmounts the directory.
 func abort(m entry) {
 	_ = os.WriteFile(fmt.Sprintf("/sys/fs/fuse/connections/%d/abort", m.minor), []byte("1"), 0)
 	_ = detachMount(m.dir)

@@ -2,10 +2,10 @@
 // as file systems of this host, by FUSE. It knows neither the kernel's protocol (nfs/fusefs has
 // that) nor NFS (nfs/client).
 //
-// A process for each mount serves the kernel. It has a socket that reports its state, below the
-// directory that stateDir returns. Begin reading at command.go. options.go has the options of
-// nfs(5) and mount(8), background.go starts the process, mounts.go lists the mounts, umount.go ends
-// them. Several processes may work on the directory at a time.
+// One process for each mount serves the kernel. It reports its state at a socket below the
+// directory that stateDir returns. Several processes may use that directory at a time. Begin
+// reading at command.go. options.go has the options of nfs(5) and mount(8), background.go starts
+// the process, mounts.go lists the mounts, umount.go ends them.
 package mount
 
 import (
@@ -35,8 +35,8 @@ func Commands(g *cli.Globals) []*cobra.Command {
 	return []*cobra.Command{mountCommand(g), umountCommand(), mountsCommand(g)}
 }
 
-// HelperArgs returns the arguments of the command for those that mount(8) gives to the program
-// mount.rstored: mount.rstored DEVICE DIR [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS].
+// HelperArgs translates the arguments that mount(8) gives to the program mount.rstored, which are
+// DEVICE DIR [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS], into those of the command mount.
 func HelperArgs(args []string) []string {
 	out := []string{"mount"}
 	for i := 0; i < len(args); i++ {
@@ -61,11 +61,11 @@ func HelperArgs(args []string) []string {
 type run struct {
 	g                       *cli.Globals
 	device, dir             string
-	list                    string // of options
+	list                    string // comma-separated options
 	readOnly, sync          bool
 	foreground, fake, debug bool
 	log                     string
-	ready                   int // descriptor that gets a byte when the mount is there; 0: there is none
+	ready                   int // descriptor that gets a byte when the directory is mounted; 0: none
 }
 
 func mountCommand(g *cli.Globals) *cobra.Command {
@@ -88,7 +88,7 @@ func mountCommand(g *cli.Globals) *cobra.Command {
 		"rstorectl mount server:/data /mnt -o proto=rdma,vers=4.2,soft,timeo=100"
 	f := c.Flags()
 	f.StringVar(&r.list, "options", "", "`OPTIONS` of the mount, separated by commas; also -o. See docs/mount.md")
-	// In place of the -o of the other commands, so that the command is used as mount(8).
+	// -o has the meaning of mount(8), and not that of the other commands.
 	f.StringVarP(&r.list, "output", "o", "", "")
 	f.Lookup("output").Hidden = true
 	f.BoolVarP(&r.readOnly, "read-only", "r", false, "the same as -o ro")
@@ -108,7 +108,7 @@ func (r *run) say(format string, a ...any) {
 	}
 }
 
-// mount does what the command line asks for.
+// mount executes the command line.
 func (r *run) mount(ctx context.Context) error {
 	d := new(dial.Dialer)
 	o := newOptions(d, os.Geteuid() == 0)
@@ -144,7 +144,7 @@ func (r *run) mount(ctx context.Context) error {
 	return r.serve(ctx, o, u)
 }
 
-// checkTarget refuses what cannot be mounted on, before the server is asked.
+// checkTarget refuses a directory that cannot be mounted on, before any call to the server.
 func checkTarget(dir string) error {
 	if _, err := find(dir); err == nil {
 		return fmt.Errorf("%s is busy or already mounted; 'rstorectl umount %s' unmounts it", dir, dir)

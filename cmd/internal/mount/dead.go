@@ -11,9 +11,9 @@ import (
 // clearTime bounds how long clearDead waits for an answer at the directory.
 const clearTime = 2 * time.Second
 
-// clearDead unmounts from a directory what processes have left there that ended without an unmount, as
-// after a kill. Programs that have files open there keep them: all they do with them fails with
-// ENOTCONN. A mount whose process lives stays.
+// clearDead unmounts the mounts at a directory whose processes ended without an unmount, for
+// example by a kill. Programs with open files there keep them, but every call on these files fails
+// with ENOTCONN. A mount with a running process stays.
 func clearDead(dir string) error {
 	for {
 		m, err := find(dir)
@@ -32,7 +32,7 @@ func clearDead(dir string) error {
 // disconnected reports whether the kernel has no process for the mount at a directory.
 func disconnected(dir string) bool {
 	answer := make(chan error, 1)
-	go func() { // at a mount that lives it waits for the server; attributes could come from a cache
+	go func() { // a running mount waits for its server here; attributes could come from a cache
 		var st unix.Statfs_t
 		answer <- unix.Statfs(dir, &st)
 	}()

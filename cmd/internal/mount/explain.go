@@ -16,15 +16,14 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// answered reports whether a server has answered, so that another attempt would fail as well.
+// answered reports whether a server has answered: another attempt would then fail as well.
 func answered(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.As(err, new(nfs.Status)) || errors.As(err, new(*rpc.AcceptError)) ||
 		errors.As(err, new(*rpc.DeniedError)) || errors.As(err, new(x509.UnknownAuthorityError)) ||
 		errors.As(err, new(x509.HostnameError)) || errors.Is(err, client.ErrNoTLSByRDMA)
 }
 
-// explain says why a server did not let a directory be mounted, in the words of mount.nfs(8), and
-// what to do.
+// explain says why a server refused a mount, in the words of mount.nfs(8), and what to do.
 func explain(u client.URL, err error) error {
 	var st nfs.Status
 	var dns *net.DNSError
@@ -58,7 +57,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &n) && n.Timeout()
 }
 
-// explainFUSE says why the kernel did not mount.
+// explainFUSE says why the kernel refused the mount.
 func explainFUSE(err error) error {
 	switch text := err.Error(); {
 	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):

@@ -11,7 +11,7 @@ type metric struct {
 	value      func(m *Mount) float64
 }
 
-// metrics are those of each mount. Only up is there for a mount without a process.
+// metrics are the metrics of each mount. A mount without a process has only the metric up.
 var metrics = []metric{
 	{
 		"connections_total", "Connections to the server that were made.", true,
@@ -70,11 +70,11 @@ var metrics = []metric{
 
 const metricPrefix = "rstored_mount_"
 
-// collector makes metrics of mounts. It is no registered collector of a server: each file has the
-// mounts of one moment.
+// collector makes metrics of mounts. No server registers it: each file has the mounts of one
+// moment.
 type collector []Mount
 
-// Describe implements prometheus.Collector. It describes nothing, so that nothing is checked.
+// Describe implements prometheus.Collector. It describes nothing, so Prometheus checks nothing.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.

@@ -24,7 +24,7 @@ const fstype = "fuse.rstored"
 type entry struct {
 	dir, source string
 	minor       uint32 // of the device number
-	user        string // who mounted it, as a number
+	user        string // user who mounted it, as a number
 }
 
 // parseMounts reads the mounts of rstorectl from the text of mountinfo (proc_pid_mountinfo(5)).
@@ -75,7 +75,7 @@ func find(dir string) (m entry, err error) {
 	return m, nil
 }
 
-// listMounts returns the mounts of this host, or with a directory that one.
+// listMounts returns the mounts of this host. With a directory it returns the mount there.
 func listMounts(args []string) ([]Mount, error) {
 	list, err := allMounts()
 	if err != nil {
@@ -147,9 +147,9 @@ func mountsCommand(g *cli.Globals) *cobra.Command {
 	return c
 }
 
-// repeat calls report with what list returns, with what list returned the time before, and with the
-// time in between. It does so once, or every interval until ctx ends or count reports of a
-// difference were made.
+// repeat calls report with the result of list, with the previous result, and with the time between
+// the two. It does so once, or every interval until ctx ends or count reports of a difference were
+// made.
 func repeat(ctx context.Context, interval time.Duration, count int, list func() ([]Mount, error),
 	report func(before, all []Mount, took time.Duration) error,
 ) error {
@@ -232,7 +232,7 @@ func printStats(w io.Writer, m *Mount) {
 }
 
 // absolute returns the absolute path of a mounted directory. It follows symbolic links up to the
-// last component and never asks the mounted file system, which may not answer.
+// last component. It never calls the mounted file system, which may not answer.
 func absolute(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil || dir == "/" {

@@ -23,7 +23,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// options are what the options of a mount ask for.
+// options are the settings that the options of a mount make.
 type options struct {
 	fs      fusefs.Config
 	dial    *dial.Dialer
@@ -39,7 +39,7 @@ type options struct {
 	kerberos creds.Users
 }
 
-// newOptions are the defaults: those of nfs(5), and of mount(8) for root.
+// newOptions returns the defaults: those of nfs(5), and of mount(8) for root.
 func newOptions(d *dial.Dialer, root bool) *options {
 	return &options{
 		fs:   fusefs.Config{Times: fusefs.DefaultCacheTimes, AllowOther: root, NoDelegations: true},
@@ -47,10 +47,10 @@ func newOptions(d *dial.Dialer, root bool) *options {
 	}
 }
 
-// option is a row of the table of options: value says what an option takes, set applies it.
+// option is a row of the table of options. set applies the option.
 type option struct {
 	name  string
-	value string // name of the value in messages; empty: it takes none
+	value string // name of the value in messages; empty: the option has no value
 	set   func(o *options, v string) error
 }
 
@@ -171,7 +171,7 @@ var table = []option{
 		return nil
 	}},
 	{"keytab", "FILE", func(o *options, v string) (err error) {
-		o.kerberos.Keytab, err = filepath.Abs(v) // it is read when the process has left the directory
+		o.kerberos.Keytab, err = filepath.Abs(v) // the process reads it after it has left the directory
 		return err
 	}},
 	{"acl", "", flag(func(o *options) { o.fs.NoACL = false })},
@@ -186,7 +186,7 @@ var table = []option{
 	{"buffers", "MIB", number(8, 65536, func(o *options, n uint64) { o.fs.Memory = int(n) << 20 })},
 	{"readahead", "MIB", number(1, 4096, func(o *options, n uint64) { o.fs.ReadAhead = int(n) << 20 })},
 	kernel("noexec"), kernel("exec"), kernel("nosuid"), kernel("suid"), kernel("nodev"), kernel("dev"),
-	// Of mount(8) and nfs(5): they concern others, or hold here anyway.
+	// Options of mount(8) and nfs(5) that concern other programs, or that apply here anyway.
 	{"defaults", "", ignored},
 	{"auto", "", ignored},
 	{"noauto", "", ignored},
@@ -259,7 +259,7 @@ func (o *options) parse(list string) error {
 	return nil
 }
 
-// finish derives what follows from several options.
+// finish derives the settings that follow from several options.
 func (o *options) finish() {
 	o.fs.Times.RegMax = max(o.fs.Times.RegMax, o.fs.Times.RegMin)
 	o.fs.Times.DirMax = max(o.fs.Times.DirMax, o.fs.Times.DirMin)
@@ -281,7 +281,7 @@ func (o *options) finish() {
 // forever is how long a hard mount waits for its server.
 const forever = 100 * 365 * 24 * time.Hour
 
-// device parses what is mounted: a URL, or server:/path as nfs(5) has it.
+// device parses the device: a URL, or server:/path as in nfs(5).
 func (o *options) device(s string) (client.URL, error) {
 	if client.IsURL(s) {
 		u, err := client.ParseURL(s)

@@ -8,7 +8,7 @@ import (
 	"github.com/rstored/rstored/nfs/fusefs"
 )
 
-// Rates are what a mount did in a second, on the average of an interval.
+// Rates are the rates of a mount per second, averaged over an interval.
 type Rates struct {
 	Dir     string  `json:"dir"`
 	State   string  `json:"state"`
@@ -19,8 +19,8 @@ type Rates struct {
 	Mean float64 `json:"mean_seconds"`
 }
 
-// ratesOf returns the rates of the mounts that are in both lists. A process that has been started
-// anew has no rates yet.
+// ratesOf returns the rates of the mounts that are in both lists. A process that was restarted
+// meanwhile has no rates yet.
 func ratesOf(before, after []Mount, took time.Duration) []Rates {
 	list := []Rates{}
 	for i := range after {

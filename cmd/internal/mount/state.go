@@ -85,7 +85,7 @@ func publish(f *fusefs.FS, c *client.Client, m Mount) (*published, error) {
 		return &published{}, err
 	}
 	p := &published{name: socketOf(dir, m.PID)}
-	_ = os.Remove(p.name) // of an earlier process with this number
+	_ = os.Remove(p.name) // an earlier process with this number may have left it
 	if p.l, err = net.ListenUnix("unix", &net.UnixAddr{Name: p.name, Net: "unix"}); err != nil {
 		return p, err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/cli"
 )
 
-// endTime bounds how long umount waits for the process of the mount to write what is left.
+// endTime bounds how long umount waits for the process of the mount to write the remaining data.
 const endTime = 15 * time.Second
 
 func umountCommand() *cobra.Command {
@@ -72,14 +72,14 @@ func umount(dir string, force, lazy bool) error {
 	return fmt.Errorf("unmounting %s: %w", dir, err)
 }
 
-// gone reports whether a mount is not there any more. Another one can be below it.
+// gone reports whether a mount is no longer there. Another mount can be below it.
 func gone(m entry) bool {
 	list, err := allMounts()
 	return err == nil && !slices.ContainsFunc(list, func(e entry) bool { return e.minor == m.minor && e.dir == m.dir })
 }
 
-// waitForEnd waits until the process of a mount has written what is left. It removes its socket
-// then.
+// waitForEnd waits until the process of a mount has written the remaining data. The process then
+// removes its socket.
 func waitForEnd(pid int) {
 	dir, err := stateDir()
 	if err != nil || pid == 0 {
@@ -95,8 +95,8 @@ func waitForEnd(pid int) {
 // usersMax bounds how many processes a message names.
 const usersMax = 5
 
-// usersOf names processes with open files, or the working directory, below a directory. It reads
-// only links of /proc, which does not ask the file system there.
+// usersOf names processes that have open files or their working directory below a directory. It
+// reads only links of /proc, which makes no call to the file system there.
 func usersOf(dir string) (list []string) {
 	names, _ := filepath.Glob("/proc/[0-9]*")
 	for _, p := range names {
