@@ -12,10 +12,10 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 )
 
-// silent are blocks that rstored has no need of.
+// silent are the names of blocks that rstored does not need. They get no note.
 var silent = []string{"mdcache", "cacheinode", "nfs_ip_name", "fsal_list", "pseudofs", "vfs", "xfs", "mem"}
 
-// ganesha carries over ganesha.conf.
+// ganesha imports ganesha.conf.
 func (im *Import) ganesha(file string, text []byte) error {
 	top, err := im.parseGanesha(file, text)
 	if err != nil {
@@ -70,7 +70,7 @@ func (im *Import) ganesha(file string, text []byte) error {
 	return nil
 }
 
-// use marks all of a block as used, where a note is about the whole of it.
+// use marks everything in a block as used, if a note is about the whole block.
 func (b *block) use() {
 	for _, p := range b.params {
 		p.used = true
@@ -80,7 +80,7 @@ func (b *block) use() {
 	}
 }
 
-// unused notes the parameters of a block that nothing was made of.
+// unused notes the parameters of a block that the import has not used.
 func (im *Import) unused(b *block) {
 	switch b.name {
 	case "nfs_core_param", "nfsv4", "directory_services", "log", "export_defaults", "export", "client", "fsal":
@@ -97,21 +97,21 @@ func (im *Import) unused(b *block) {
 	}
 }
 
-// ganesha is what one ganesha.conf says.
+// ganesha has the settings of one ganesha.conf.
 type ganesha struct {
 	im       *Import
 	defaults *block
 	bind     string // address of NFS_CORE_PARAM
 	nfsPort  int
 	rdmaPort int
-	listens  bool // whether one of the three is there
+	listens  bool // one of the three above is set
 	three    bool // version 3 is served
 	four     bool
-	none     bool // Protocols are not said
+	none     bool // the file has no Protocols
 	minors   []string
 }
 
-// text is the value of an assignment, empty if there is none.
+// text returns the value of an assignment, or an empty string if there is none.
 func (p *param) text() string {
 	if p == nil || len(p.values) == 0 {
 		return ""
@@ -119,7 +119,7 @@ func (p *param) text() string {
 	return p.values[0]
 }
 
-// number reads an assignment, as in C.
+// number reads a number in the notation of C.
 func (b *block) number(name string, low, high int64) (n int64, set bool, err error) {
 	p := b.get(name)
 	if p == nil {
@@ -199,7 +199,7 @@ func (g *ganesha) core(b *block) error {
 	return nil
 }
 
-// versions reads Protocols of the whole server.
+// versions reads the Protocols of the whole server.
 func (g *ganesha) versions(p *param) {
 	g.none = false
 	for _, v := range p.values {
@@ -208,7 +208,7 @@ func (g *ganesha) versions(p *param) {
 			g.three = true
 		case "4", "v4", "nfs4", "nfsv4":
 			g.four = true
-		case "rdma", "nfs_rdma", "nfsrdma": // is served by default
+		case "rdma", "nfs_rdma", "nfsrdma": // rstored serves it by default
 		default:
 			g.im.note(p.pos, "protocol %s is not served", v)
 		}
@@ -248,7 +248,7 @@ func (g *ganesha) version4(b *block) error {
 	}
 	g.minors = b.all("minor_versions")
 	for _, name := range []string{"recoverybackend", "recoveryroot", "recoverydir", "recoveryolddir", "delegations"} {
-		b.get(name) // has its counterpart without a setting
+		b.get(name) // marks it as used: rstored does the same without a setting
 	}
 	if p := b.get("idmapconf"); p != nil {
 		g.im.note(p.pos, "the domain in %s goes into idmap.domain, with idmap.method: names", p.text())
@@ -257,7 +257,7 @@ func (g *ganesha) version4(b *block) error {
 	return nil
 }
 
-// domain carries over the domain of users.
+// domain imports the domain of users.
 func (g *ganesha) domain(b *block) {
 	if p := b.get("domainname"); p.text() != "" && !g.im.keys["idmap"] {
 		g.im.cfg.IDMap = config.IDMap{Domain: p.text(), Method: config.IDNames}
@@ -298,7 +298,7 @@ func (g *ganesha) log(b *block) {
 	g.im.set("log_level")
 }
 
-// finish sets what several blocks say together.
+// finish makes the settings that depend on several blocks.
 func (g *ganesha) finish() {
 	c := g.im.cfg
 	if g.listens {
@@ -344,7 +344,7 @@ func (im *Import) lease(at Pos, d time.Duration) {
 	}
 }
 
-// grace sets grace_time, which is not shorter than a lease here.
+// grace sets grace_time. rstored does not allow one below the lease time.
 func (im *Import) grace(at Pos, d time.Duration) {
 	if d < im.cfg.LeaseTime {
 		im.note(at, "a grace period of %v is shorter than a lease: a client learns of a restart when it renews its "+

@@ -11,14 +11,14 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// errNoAccess is that of permissions that let nobody in.
+// errNoAccess is the error for permissions that admit nobody.
 var errNoAccess = errors.New("no access")
 
-// export carries over an EXPORT block.
+// export imports an EXPORT block.
 func (g *ganesha) export(b *block) error {
 	im := g.im
 	for _, name := range []string{"export_id", "tag", "prefread", "prefwrite", "prefreaddir", "attr_expiration_time"} {
-		b.get(name) // clients need no counterpart
+		b.get(name) // marks it as used: clients need no counterpart
 	}
 	e := config.Export{Path: b.get("path").text(), Pseudo: b.get("pseudo").text(), FirstMatch: true}
 	if e.Path == "" {
@@ -33,7 +33,7 @@ func (g *ganesha) export(b *block) error {
 		e.Type = config.TypeMemory
 	case "pseudo":
 		b.use()
-		return nil // the server makes directories to the exports by itself
+		return nil // rstored makes the directories that lead to exports by itself
 	default:
 		b.use()
 		im.note(b.pos, "export %s is left out: rstored has no store for the FSAL %s; export a directory where its "+
@@ -45,12 +45,12 @@ func (g *ganesha) export(b *block) error {
 	if len(clients) == 0 && g.defaults != nil {
 		clients = named(g.defaults, "client")
 	}
-	rest, err := g.rule(chain) // of the clients that no CLIENT block names
+	rest, err := g.rule(chain) // rule for the clients that no CLIENT block names
 	open := err == nil
 	if err != nil && !errors.Is(err, errNoAccess) {
 		return err
 	}
-	var refused []Pos // CLIENT blocks that let nobody in
+	var refused []Pos // CLIENT blocks that admit nobody
 	for _, c := range clients {
 		rule, err := g.rule(append([]*block{c}, chain...))
 		if errors.Is(err, errNoAccess) {
@@ -86,7 +86,7 @@ func (g *ganesha) export(b *block) error {
 	return nil
 }
 
-// named are the blocks in a block with a name.
+// named returns the blocks with a name inside a block.
 func named(b *block, name string) (out []*block) {
 	for _, in := range b.blocks {
 		if in.name == name {
@@ -96,7 +96,7 @@ func named(b *block, name string) (out []*block) {
 	return out
 }
 
-// store is the name of the FSAL that has the files. Others can stand on it.
+// store returns the name of the FSAL that has the files. Stacked FSALs lie above that FSAL.
 func store(b *block) string {
 	name := "vfs"
 	for range nestingMax {
@@ -115,7 +115,7 @@ func store(b *block) string {
 	return name
 }
 
-// lookup finds a permission in the first block that has it.
+// lookup returns a permission from the first block that has it.
 func lookup(chain []*block, name string) (found *param) {
 	for _, b := range chain {
 		if p := b.get(name); p != nil && found == nil {
@@ -125,18 +125,20 @@ func lookup(chain []*block, name string) (found *param) {
 	return found
 }
 
-// permissions are the assignments that rules are made of, and those that rules need not say.
+// permissions are the assignments from which rules are made, and those that need no setting in a
+// rule.
 var permissions = []string{
 	"squash", "anonymous_uid", "anonymous_gid", "sectype", "protocols", "transports", "privilegedport", "manage_gids",
 	"disablereaddirplus", "maxread", "maxwrite", "delegations", "nfs_commit",
 }
 
-// rule makes the rule of the permissions that blocks give, the first one before the others.
+// rule makes a rule from the permissions of blocks. An earlier block of the chain goes before a
+// later one.
 func (g *ganesha) rule(chain []*block) (c config.Client, err error) {
 	im := g.im
 	access := lookup(chain, "access_type")
 	for _, name := range permissions {
-		lookup(chain, name) // marks it as used: each of them has a counterpart
+		lookup(chain, name) // marks it as used: each permission has a counterpart
 	}
 	switch strings.ToLower(access.text()) {
 	case "rw":
@@ -227,7 +229,7 @@ func chainFlag(chain []*block, name string) (bool, error) {
 	return false, nil
 }
 
-// flavors carries over SecType. Clients that had to use Kerberos do not get in without it.
+// flavors imports SecType. Clients that had to use Kerberos are not admitted without it.
 func (im *Import) flavors(p *param) (out []string, err error) {
 	if p == nil {
 		return nil, nil
@@ -248,7 +250,7 @@ func (im *Import) flavors(p *param) (out []string, err error) {
 	return out, nil
 }
 
-// protocols notes where an export is not for all versions.
+// protocols notes if an export is not for all versions.
 func (im *Import) protocols(p *param) {
 	if p == nil {
 		return
@@ -276,7 +278,7 @@ func (g *ganesha) addClients(e *config.Export, b *block, rule *config.Client) {
 	}
 }
 
-// addRule adds a rule if it is one and a client can come to it.
+// addRule adds a rule if it is valid, and if no earlier rule covers all of its clients.
 func (g *ganesha) addRule(e *config.Export, at Pos, c *config.Client) {
 	one := config.Export{Path: "/", Clients: []config.Client{*c}}
 	if err := one.Normalize(); err != nil {
@@ -301,7 +303,7 @@ func (g *ganesha) addRule(e *config.Export, at Pos, c *config.Client) {
 	e.Clients = append(e.Clients, *c)
 }
 
-// rank is the order in which rules count, whatever the order in which they stand.
+// rank returns the precedence of a rule. Rules count in this order, whatever their order in a list.
 func rank(c *config.Client) int {
 	switch {
 	case c.CIDR == config.Everyone:

@@ -1,8 +1,8 @@
 // Package migrate makes a configuration of rstored from the files of other NFS servers:
 // ganesha.conf of NFS-Ganesha, nfs.conf and /etc/exports of the Linux kernel's server. No client
-// gets more access than the other server gave it: what rstored cannot express exactly is left out,
-// with a note. The package does not look at the host beyond the files, and starts nothing. Begin
-// reading at Import.Add.
+// gets more access than the other server gave it: the package leaves out what rstored cannot
+// express exactly, and adds a note. It looks at nothing of the host but the files, and starts
+// nothing. Begin reading at Import.Add.
 //
 //	im := migrate.New()
 //	err := im.Add("/etc/ganesha/ganesha.conf", "")
@@ -36,46 +36,48 @@ const (
 // Kinds are all kinds of files.
 var Kinds = []string{Ganesha, NFSConf, Exports}
 
-// Bounds of files, against what is something else.
+// Bounds of files. A file that exceeds one is no configuration.
 const (
 	sizeMax    = 16 << 20 // bytes of all files
-	includeMax = 100      // files that others include
-	nestingMax = 20       // blocks in blocks
+	includeMax = 100      // included files
+	nestingMax = 20       // levels of blocks inside blocks
 )
 
 // Pos is a place in a file.
 type Pos = exportsfile.Pos
 
-// Error says what is wrong at a place in a file.
+// Error is an error at a place in a file.
 type Error = exportsfile.Error
 
 func errorAt(p Pos, format string, a ...any) error {
 	return &Error{Pos: p, Err: fmt.Errorf(format, a...)}
 }
 
-// Import is the configuration that some files make.
+// Import is the configuration that is made from some files.
 type Import struct {
 	cfg  *config.Config
-	keys map[string]bool // of cfg, that are not left at their defaults
-	// notes are what was not carried over, and what else there is to know, each with its place.
+	keys map[string]bool // keys of cfg that the files have set
+	// notes say what was not imported, and what else an administrator should know, each with its
+	// place.
 	notes []string
 	files []string
 	// tables are the export tables that were read.
 	tables map[string]bool
 	// table is the export table of the kernel's server.
 	table string
-	// included counts the files that others include, size the bytes of all.
+	// included counts the included files. size is the sum of the bytes of all files.
 	included, size int
 }
 
 // New returns an Import without a file.
 func New() *Import {
 	c := config.Default()
-	c.StateDir, c.Control = "/", "/" // are not imported
+	c.StateDir, c.Control = "/", "/" // not imported
 	return &Import{cfg: c, keys: make(map[string]bool), tables: make(map[string]bool), table: "/etc/exports"}
 }
 
-// Notes are what was not carried over, and what else there is to know, each with its place.
+// Notes says what was not imported, and what else an administrator should know, each with its
+// place.
 func (im *Import) Notes() []string { return im.notes }
 
 func (im *Import) note(p Pos, format string, a ...any) {
@@ -92,8 +94,8 @@ func (im *Import) set(keys ...string) {
 	}
 }
 
-// Add reads a file. kind is one of Kinds, or empty for what its name and text suggest. After an
-// error the Import is of no use.
+// Add reads a file. kind is one of Kinds. If kind is empty, the name and the text of the file
+// decide. After an error the Import must not be used.
 func (im *Import) Add(file, kind string) error {
 	text, err := im.read(file)
 	if err != nil {
@@ -143,7 +145,8 @@ func (im *Import) read(file string) ([]byte, error) {
 	return text, err
 }
 
-// include reads a file that another one names, beside that one if its name is not absolute.
+// include reads a file that another one names. A relative name is relative to the directory of that
+// file.
 func (im *Import) include(from Pos, name string) (file string, text []byte, err error) {
 	if im.included++; im.included > includeMax {
 		return "", nil, errorAt(from, "more than %d files are included", includeMax)
@@ -158,10 +161,10 @@ func (im *Import) include(from Pos, name string) (file string, text []byte, err 
 	return name, text, nil
 }
 
-// exports carries over a table as exports(5).
+// exports imports a table in the format of exports(5).
 func (im *Import) exports(file string) error {
 	if im.tables[file] {
-		return nil // nfs.conf has named it
+		return nil // nfs.conf has named the file, and the import has read it
 	}
 	im.tables[file] = true
 	list, warnings, err := config.ReadExports(file)
@@ -173,7 +176,7 @@ func (im *Import) exports(file string) error {
 	return nil
 }
 
-// addExports adds exports that are complete.
+// addExports adds complete exports.
 func (im *Import) addExports(at Pos, list []config.Export) {
 	for _, e := range list {
 		e.Source = ""
@@ -186,7 +189,8 @@ func (im *Import) addExports(at Pos, list []config.Export) {
 	im.set("exports")
 }
 
-// systemExports is the export table of the kernel's server, or empty if there is none.
+// systemExports returns the export table of the kernel's server, or an empty string if there is
+// none.
 func (im *Import) systemExports() string {
 	for _, p := range []string{im.table, im.table + ".d"} {
 		if _, err := os.Stat(p); err == nil || !errors.Is(err, fs.ErrNotExist) {
@@ -196,8 +200,8 @@ func (im *Import) systemExports() string {
 	return ""
 }
 
-// YAML is the configuration as rstored.yaml has it, checked as a start of rstored would. Keys that
-// no file sets are left out.
+// YAML returns the configuration as a rstored.yaml, after the checks that rstored makes at its
+// start. It leaves out keys that no file sets.
 func (im *Import) YAML() ([]byte, error) {
 	if err := im.cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("what was imported makes no configuration: %w", err)
@@ -228,7 +232,7 @@ func (im *Import) YAML() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// prune leaves out what is false in exports and rules: their defaults.
+// prune removes false values from exports and rules, because false is their default.
 func prune(n *yaml.Node) {
 	if n.Kind == yaml.MappingNode {
 		var keep []*yaml.Node

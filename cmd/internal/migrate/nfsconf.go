@@ -13,17 +13,17 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 )
 
-// nfsSections are the sections of nfs.conf that can change what the server does. The others are for
-// clients and programs that rstored does not need.
+// nfsSections are the sections of nfs.conf that can change what the server does. The other sections
+// are for clients, and for programs that rstored does not need.
 var nfsSections = []string{"nfsd", "mountd", "exportd", "exports", "lockd", "statd", "general", "environment"}
 
-// iniLine is an assignment of nfs.conf. Names are in small letters.
+// iniLine is an assignment of nfs.conf. Names are in lower case.
 type iniLine struct {
 	pos                 Pos
 	section, key, value string
 }
 
-// parseINI reads nfs.conf(5), from a section on, and returns the section at its end.
+// parseINI reads nfs.conf(5). The text begins in a section. The result is the section at its end.
 func (im *Import) parseINI(file string, text []byte, section string, out *[]iniLine, depth int) (string, error) {
 	pos := Pos{File: file, Line: 0}
 	for raw := range strings.SplitSeq(string(text), "\n") {
@@ -63,8 +63,7 @@ func (im *Import) parseINI(file string, text []byte, section string, out *[]iniL
 	return section, nil
 }
 
-// includeINI reads a file that another one names. A hyphen before the name means that it may be
-// missing.
+// includeINI reads an included file. A hyphen before the name means that the file may be missing.
 func (im *Import) includeINI(at Pos, name, section string, out *[]iniLine, depth int) (string, error) {
 	if depth >= nestingMax {
 		return section, errorAt(at, "files include each other deeper than %d", nestingMax)
@@ -87,7 +86,7 @@ func unwrapped(err error) error {
 	return err
 }
 
-// conf is the values of nfs.conf; a later one counts more.
+// conf has the values of nfs.conf. A later value replaces an earlier one.
 type conf struct {
 	im    *Import
 	lines []iniLine
@@ -142,7 +141,7 @@ func (c *conf) number(section, key string, most int) (n int, at Pos, set bool, e
 	return n, v.pos, true, nil
 }
 
-// nfsConf carries over nfs.conf, and the export table that the same server has.
+// nfsConf imports nfs.conf, and the export table of the same server.
 func (im *Import) nfsConf(file string, text []byte) error {
 	c := &conf{im: im, used: make(map[string]bool)}
 	if _, err := im.parseINI(file, text, "", &c.lines, 0); err != nil {
@@ -238,7 +237,7 @@ func (c *conf) listen() error {
 	return err
 }
 
-// rdma reads the value that is a Boolean, or a port in older files.
+// rdma reads the value of rdma: a Boolean, or in older files a port.
 func (c *conf) rdma(port *int) (on, set bool, err error) {
 	v, ok := c.get("nfsd", "rdma")
 	if n, err := strconv.Atoi(v.value); ok && err == nil && n > 1 && n <= portMax {
@@ -306,8 +305,8 @@ func (c *conf) times() error {
 	return nil
 }
 
-// exports carries over /etc/exports: by its name if rstored reads it in the same way, or else its
-// exports one by one.
+// exports imports /etc/exports. If rstored reads the file in the same way, the configuration gets
+// its name. Otherwise it gets the exports one by one.
 func (c *conf) exports() error {
 	im := c.im
 	gids, _, err := c.flag("mountd", "manage-gids")

@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// block is a block of ganesha.conf. Names are in small letters.
+// block is a block of ganesha.conf. Names are in lower case.
 type block struct {
 	pos    Pos
 	name   string
@@ -20,7 +20,7 @@ type param struct {
 	used   bool
 }
 
-// get finds an assignment by its name, the last one, and marks all of that name as used.
+// get returns the last assignment with a name, and marks all assignments with that name as used.
 func (b *block) get(name string) *param {
 	var found *param
 	if b != nil {
@@ -34,7 +34,7 @@ func (b *block) get(name string) *param {
 	return found
 }
 
-// all returns the values of all assignments of that name.
+// all returns the values of all assignments with a name.
 func (b *block) all(name string) (values []string) {
 	for _, p := range b.params {
 		if p.name == name {
@@ -52,7 +52,7 @@ type token struct {
 	quoted bool
 }
 
-// is reports whether the token is a character with a meaning.
+// is reports whether the token is the special character c.
 func (t *token) is(c string) bool { return !t.quoted && t.text == c }
 
 const special = "{}=;,"
@@ -60,25 +60,25 @@ const special = "{}=;,"
 // parser reads ganesha.conf.
 type parser struct {
 	im   *Import
-	todo []*source // the last one is read; the others include it
-	next *token    // that was looked at and not taken
+	todo []*source // files in progress: the last one is read, the others include it
+	next *token    // a token that was read ahead
 }
 
-// source is a file that is read.
+// source is a file in progress.
 type source struct {
 	pos  Pos
 	text []byte
 	at   int
 }
 
-// parseGanesha reads the blocks of a file and of those that it includes.
+// parseGanesha reads the blocks of a file and of the files that it includes.
 func (im *Import) parseGanesha(file string, text []byte) (*block, error) {
 	p := &parser{im: im, todo: []*source{{pos: Pos{File: file, Line: 1}, text: text}}}
 	top := new(block)
 	return top, p.body(top, 0)
 }
 
-// body reads what is in a block up to its end, or the end of the file at nesting 0.
+// body reads the contents of a block up to its end, or up to the end of the file at nesting 0.
 func (p *parser) body(b *block, nesting int) error {
 	if nesting > nestingMax {
 		return errorAt(b.pos, "blocks are nested deeper than %d", nestingMax)
@@ -129,7 +129,7 @@ func (p *parser) body(b *block, nesting int) error {
 	}
 }
 
-// values reads the values of an assignment up to its end. Some write } without ; before it.
+// values reads the values of an assignment up to its end. Some files lack the ; before a }.
 func (p *parser) values(in *param) error {
 	for {
 		t, err := p.take()
@@ -152,7 +152,7 @@ func (p *parser) values(in *param) error {
 	}
 }
 
-// directive reads %include, or notes another.
+// directive reads %include. It notes any other directive.
 func (p *parser) directive(t *token, name string) error {
 	arg, err := p.take()
 	if err != nil || arg == nil {
@@ -186,7 +186,7 @@ func (p *parser) take() (*token, error) {
 	}
 }
 
-// token reads a token of one file, nil at its end.
+// token reads a token of one file. It returns nil at the end of the file.
 func (s *source) token() (*token, error) {
 	for s.at < len(s.text) {
 		c := s.text[s.at]
