@@ -18,7 +18,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/exportsfile"
 )
 
-// Exit codes of plan and drift, beside cli.ExitOK and cli.ExitFailed.
+// Exit codes of plan and drift, besides cli.ExitOK and cli.ExitFailed.
 const (
 	exitChanges  = 2
 	exitDisrupts = 3
@@ -33,8 +33,8 @@ in its .d directory, if its name ends in "exports" or --syntax says so. - is sta
 that FILE does not have stays as it is. With --configuration, in its place, it is about what the
 daemon has read from rstored.yaml, environment and flags.`
 
-// coded makes a command whose exit codes 2 and 3 tell what it found. A mistake on its command line
-// therefore ends with ExitFailed, not with ExitUsage.
+// coded makes a command whose exit codes 2 and 3 report its result. So a mistake on its command
+// line ends with ExitFailed, not with ExitUsage.
 func (t *tool) coded(c *cobra.Command) *cobra.Command {
 	failed := func(err error) error {
 		if err == nil {
@@ -68,7 +68,7 @@ func outcome(code int) error {
 	return &cli.ExitError{Code: code}
 }
 
-// planCode is the exit code that a plan makes.
+// planCode returns the exit code for a plan.
 func planCode(p *control.Plan) int {
 	switch {
 	case len(p.Problems) > 0:
@@ -81,7 +81,7 @@ func planCode(p *control.Plan) int {
 	return cli.ExitOK
 }
 
-// readChange reads a file of exports and ports.
+// readChange reads a file with exports and ports.
 func readChange(name, syntax string, stdin io.Reader) (f control.File, err error) {
 	f = control.File{Name: name, Syntax: syntax}
 	if syntax == "" {
@@ -114,7 +114,7 @@ func readChange(name, syntax string, stdin io.Reader) (f control.File, err error
 	for i, p := range files {
 		b, err := readAtMost(p)
 		if errors.Is(err, fs.ErrNotExist) && i == 0 && len(files) > 1 {
-			continue // its directory is enough
+			continue // the file may be missing if its directory has files
 		}
 		if err != nil {
 			return f, err
@@ -169,7 +169,7 @@ daemon checks its connections and the clients of the last day. Nothing is change
 	return t.coded(c)
 }
 
-// input is the file that a command line names.
+// input is the file on the command line.
 type input struct {
 	syntax string
 	own    bool
@@ -217,7 +217,7 @@ func (t *tool) printPlan(p *control.Plan) error {
 	return nil
 }
 
-// count is a number and what it counts, in singular or plural.
+// count returns a number and its noun, in singular or plural.
 func count(n int, what string) string {
 	if n != 1 {
 		what += "s"
@@ -254,7 +254,7 @@ func (a *applying) declare(c *cobra.Command) {
 	c.Flags().StringVar(&a.comment, "comment", "", "`TEXT` for the history")
 }
 
-// apply asks for a plan, prints it, and applies exactly that plan.
+// apply requests a plan, prints it, and applies exactly that plan.
 func (t *tool) apply(cmd *cobra.Command, f control.File, a *applying, rollback int) error {
 	d := t.daemon()
 	p, err := d.Plan(cmd.Context(), f)

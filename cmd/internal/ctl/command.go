@@ -18,10 +18,10 @@ import (
 // A runE is what a command does.
 type runE = func(cmd *cobra.Command, args []string) error
 
-// A question is a method of control.Dialer without parameters.
+// A question is a method of control.Dialer without parameters that returns a result.
 type question[T any] = func(*control.Dialer, context.Context) (T, error)
 
-// show makes a command print the answer of the server, by table for people.
+// show makes a command that prints the server's answer. table prints it for people.
 func show[T any](t *tool, ask question[T], table func(w io.Writer, v T)) runE {
 	return func(cmd *cobra.Command, _ []string) error {
 		v, err := ask(t.daemon(), cmd.Context())
@@ -32,7 +32,7 @@ func show[T any](t *tool, ask question[T], table func(w io.Writer, v T)) runE {
 	}
 }
 
-// list makes a command print the answer of the server, a row for each entry.
+// list makes a command that prints the server's answer with a row for each entry.
 func list[T any](t *tool, ask question[[]T], heading string, cells func(*T) []any) runE {
 	return show(t, ask, func(w io.Writer, all []T) { rows(w, heading, all, cells) })
 }
@@ -63,8 +63,8 @@ func (t *tool) sayf(w io.Writer, format string, a ...any) {
 	}
 }
 
-// untilSignal returns the command's context, which also ends at an interrupt, and after limit if
-// that is not 0.
+// untilSignal returns the command's context. It also ends at an interrupt, and after limit if limit
+// is not 0.
 func untilSignal(cmd *cobra.Command, limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	if limit <= 0 {

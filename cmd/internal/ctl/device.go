@@ -17,7 +17,7 @@ import (
 	"github.com/rstored/rstored/rdma/sysfs"
 )
 
-// device is the commands for the RDMA devices of this host's kernel. They need no daemon.
+// device makes the commands for the RDMA devices of this host's kernel. They need no daemon.
 func (t *tool) device() *cobra.Command {
 	list := &cobra.Command{
 		Use:     "list",
@@ -126,8 +126,8 @@ on the same interface. It needs root.`,
 	return group("device", "List, make and remove the RDMA devices of this host's kernel", list, show, add, remove)
 }
 
-// addresses lists once each address by which other hosts reach a port. The GIDs of an iWARP device
-// are MAC addresses, so its addresses are those of the network interface.
+// addresses lists each address by which other hosts reach a port, once. The GIDs of an iWARP device
+// are MAC addresses, so the addresses of its network interface take their place.
 func addresses(d *sysfs.Device, p *sysfs.Port, interfaceAddrs func(string) []netip.Addr) []string {
 	var all []netip.Addr
 	switch {
@@ -150,7 +150,7 @@ func addresses(d *sysfs.Device, p *sysfs.Port, interfaceAddrs func(string) []net
 	return out
 }
 
-// interfaceAddrs are the addresses of a network interface.
+// interfaceAddrs returns the addresses of a network interface.
 func interfaceAddrs(name string) (out []netip.Addr) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// errFindings ends the command with ExitFailed. The findings have said it all.
+// errFindings ends the command with ExitFailed. It adds nothing to the findings.
 type errFindings struct{}
 
 func (errFindings) Error() string { return "" }
@@ -80,7 +80,7 @@ need root.`,
 			}
 			var err error
 			if t.g.Output == cli.FormatTable {
-				r.Print(t.g.Out) // lines are for reading as they are, without columns
+				r.Print(t.g.Out) // the lines have no columns
 			} else {
 				err = t.g.Print(r, nil)
 			}
@@ -111,7 +111,7 @@ func initiate(ctx context.Context, host string) (rpc.Initiation, error) {
 	return c.Initiate(ctx, host)
 }
 
-// runStep runs a command of a remedy. For commands of this program it keeps the control socket.
+// runStep runs a command of a remedy. A command of this program gets the same control socket.
 func (t *tool) runStep(ctx context.Context, s doctor.Step) error {
 	name, args := s[0], s[1:]
 	if name == "rstorectl" {

@@ -37,7 +37,7 @@ func (f *exportFlags) declare(c *cobra.Command) {
 		"`RULE` CLIENT[(OPTION,...)] with the options of exports(5); * is everyone; repeatable")
 }
 
-// check refuses contradictions, and client rules that would be read as several.
+// check refuses contradictions, and a client rule that would be parsed as several rules.
 func (f *exportFlags) check() error {
 	if f.ro && f.rw {
 		return cli.Usagef("--ro and --rw exclude each other")
@@ -53,8 +53,8 @@ func (f *exportFlags) check() error {
 	return nil
 }
 
-// rules parses the rules of --client with the parser of exports(5), after a path that does not
-// matter.
+// rules parses the rules of --client with the parser of exports(5). The parser needs a path, which
+// does not matter here.
 func (f *exportFlags) rules() ([]config.Client, error) {
 	e, err := config.ParseExport("/- " + strings.Join(f.clients, " "))
 	if err != nil {
@@ -126,8 +126,8 @@ export_iops=, quota=, manage_gids, pkey=, no_host_locks, direct; docs/exports.md
 	return c
 }
 
-// parseExportArg reads the one-line form. The whole argument is one field:
-// blanks in it belong to the path. Its options hold for the clients, too.
+// parseExportArg reads the one-line form. The whole argument is one field, so blanks in it belong
+// to the path. Its options apply to the clients, too.
 func parseExportArg(s string, clients []string) (config.Export, error) {
 	if !strings.HasPrefix(s, "/") && !strings.HasPrefix(s, config.TypeMemory+":") &&
 		!strings.HasPrefix(s, config.TypeCeph+":") {
@@ -262,7 +262,7 @@ func clientList(e *config.Export) string {
 	return strings.Join(s, " ")
 }
 
-// warnExposed prints on standard error what an export allows to everybody.
+// warnExposed prints to standard error what an export allows to everybody.
 func warnExposed(cmd *cobra.Command, e *control.Export) {
 	for _, w := range e.Exposure() {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)

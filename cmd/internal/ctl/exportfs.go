@@ -56,12 +56,12 @@ except that exports ended by -u are back. -u and -o need no table: -i makes no d
 	f.BoolVarP(&x.flush, "flush", "f", false, "look up names and groups of clients again")
 	f.BoolVarP(&x.ignore, "ignore", "i", false, "accepted; makes no difference")
 	f.StringArrayVarP(&x.options, "options", "o", nil, "`OPTIONS` of exports(5), with commas between them; repeatable")
-	// -o is the flag of exportfs(8) here, so --output has no short form.
+	// -o is a flag of exportfs(8) here, so --output has no short form.
 	f.Var(newFormat(&t.g.Output), "output", "output `FORMAT`: table, json or yaml")
 	return c
 }
 
-// newFormat is a flag that sets the output format.
+// newFormat returns a flag that sets the output format.
 func newFormat(to *string) pflag.Value {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	f.StringVar(to, "output", cli.FormatTable, "")
@@ -114,7 +114,7 @@ func (x *exportfs) run(cmd *cobra.Command, args []string) error {
 	return errors.Join(errs...)
 }
 
-// one exports one directory to one client, or ends that.
+// one exports one directory to one client, or ends such an export.
 func (x *exportfs) one(ctx context.Context, cmd *cobra.Command, arg string) error {
 	client, dir, err := splitExportfs(arg)
 	if err != nil {
@@ -164,7 +164,7 @@ func (x *exportfs) one(ctx context.Context, cmd *cobra.Command, arg string) erro
 	return x.say(cmd, err, "exporting", &rule, e.Path)
 }
 
-// splitExportfs takes CLIENT:/PATH apart. An IPv6 address is in brackets.
+// splitExportfs splits CLIENT:/PATH. An IPv6 address is in brackets.
 func splitExportfs(s string) (client, dir string, err error) {
 	if rest, ok := strings.CutPrefix(s, "["); ok {
 		addr, rest, ok := strings.Cut(rest, "]")
@@ -194,7 +194,7 @@ func (x *exportfs) removeAll(ctx context.Context, cmd *cobra.Command) error {
 	for i := range all {
 		e := &all[i]
 		if e.Derived() {
-			continue // it ends with the export around it
+			continue // it ends with the export that contains it
 		}
 		err := d.RemoveExport(ctx, e.Pseudo)
 		if err != nil {
@@ -254,7 +254,7 @@ func (x *exportfs) line(w io.Writer, e *control.Export, c *config.Client) {
 	opts := strings.Join(e.TableOptions(c), ",")
 	if x.asFile {
 		if e.Type != config.TypePosix {
-			return // a table has directories only
+			return // a table can only have exports of directories
 		}
 		fmt.Fprintf(w, "%s %s(%s)\n", escapeTable(e.Path), clientName(c), opts)
 		return
@@ -266,7 +266,7 @@ func (x *exportfs) line(w io.Writer, e *control.Export, c *config.Client) {
 	if x.verbose {
 		name += "(" + opts + ")"
 	}
-	const column = 14 // a longer path has a line of its own
+	const column = 14 // a longer path gets a line of its own
 	if len(e.Path) > column {
 		fmt.Fprintf(w, "%s\n\t\t%s\n", e.Path, name)
 		return
@@ -274,7 +274,7 @@ func (x *exportfs) line(w io.Writer, e *control.Export, c *config.Client) {
 	fmt.Fprintf(w, "%-*s\t%s\n", column, e.Path, name)
 }
 
-// clientName is the client as exportfs(8) has it: an address has no prefix length.
+// clientName returns the client in the notation of exportfs(8): an address has no prefix length.
 func clientName(c *config.Client) string {
 	if p, err := netip.ParsePrefix(c.CIDR); err == nil && p.IsSingleIP() {
 		return p.Addr().String()
@@ -282,7 +282,7 @@ func clientName(c *config.Client) string {
 	return c.Name()
 }
 
-// escapeTable writes a path so that a table means it.
+// escapeTable escapes a path as exports(5) requires it.
 func escapeTable(path string) string {
 	var b strings.Builder
 	for _, c := range []byte(path) {

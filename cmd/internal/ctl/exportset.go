@@ -85,7 +85,7 @@ func (d *editFlags) declare(c *cobra.Command) {
 	completeFlag(c, "unset", config.Unsettable()...)
 }
 
-// patch is the change that the flags describe. It checks what needs no daemon.
+// patch returns the change that the flags describe. It makes the checks that need no daemon.
 func (d *editFlags) patch() (p control.ExportPatch, err error) {
 	for _, rule := range d.add {
 		_, opts, _ := strings.Cut(strings.TrimSuffix(rule, ")"), "(")
@@ -112,7 +112,7 @@ func (d *editFlags) patch() (p control.ExportPatch, err error) {
 	return p, nil
 }
 
-// words takes lists with commas apart. Empty words are nothing.
+// words splits comma-separated lists into words. It drops empty words.
 func words(lists []string) (out []string) {
 	for _, l := range lists {
 		for w := range strings.SplitSeq(l, ",") {

@@ -18,7 +18,7 @@ import (
 // leaseState is the lease on a state directory as this host reads it.
 type leaseState struct {
 	lease.Record
-	Renewed bool `json:"renewed"` // while it was watched
+	Renewed bool `json:"renewed"` // the record changed while it was watched
 }
 
 func (t *tool) ha() *cobra.Command {
@@ -164,7 +164,7 @@ node serves with a grace period.`,
 	return c
 }
 
-// watchLease reads the lease of a directory until it changes, for some time.
+// watchLease reads the lease of a directory until it changes, but not longer than watch.
 func watchLease(dir string, watch time.Duration) (*leaseState, error) {
 	first, err := lease.Peek(dir)
 	if errors.Is(err, fs.ErrNotExist) {

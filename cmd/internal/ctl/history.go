@@ -70,8 +70,8 @@ func (t *tool) history() *cobra.Command {
 	}
 }
 
-// historyEntry is the entry whose number is on the command line, or else the one that a rollback
-// applies.
+// historyEntry returns the entry with the number on the command line. Without a number it returns
+// the entry that a rollback applies.
 func (t *tool) historyEntry(cmd *cobra.Command, args []string) (e state.Entry, err error) {
 	n := 0
 	if len(args) > 0 {

@@ -55,7 +55,7 @@ Nobody gets more access than before: an export that rules cannot say exactly is 
 	return c
 }
 
-// importError tells a file that cannot be read from one that has mistakes.
+// importError distinguishes a file that cannot be read from a file with mistakes.
 func importError(err error) error {
 	if errors.As(err, new(*fs.PathError)) {
 		return err

@@ -46,13 +46,13 @@ func (t *tool) status() *cobra.Command {
 	}
 }
 
-// size is a number of bytes in words.
+// size formats a number of bytes.
 func size[T int | int64 | uint32 | uint64](n T) string { return top.Size(uint64(max(n, 0))) }
 
-// printMemory says what of the memory that top and ps show for the server is its own.
+// printMemory says which part of the memory that top and ps show for the server is its own.
 func printMemory(w io.Writer, m *control.ProcessMemory) {
 	if m.Resident == 0 {
-		return // an earlier server
+		return // an older server does not report it
 	}
 	fmt.Fprintf(w, "memory\t%s (RES of top, RSS of ps): %s of its own, %s of page cache that it lends\n",
 		size(m.Resident), size(m.Own), size(m.Lent))
@@ -98,8 +98,8 @@ cause, and the remedy. The server keeps the last 64 of them until it ends.`,
 	return c
 }
 
-// quoted is the name of a client in its certificate. The client chooses it, so control characters
-// are escaped.
+// quoted returns the name in a client's certificate. The client chooses the name, so control
+// characters are escaped.
 func quoted(s string) string {
 	if s == "" {
 		return "-"
@@ -139,7 +139,7 @@ func counts(w io.Writer, what string, m map[string]uint64) {
 	}
 }
 
-// lateFile creates or truncates its file at the first Write. A server that refuses a capture sends
+// lateFile creates or truncates its file at the first Write. If a server refuses a capture it sends
 // no byte, and the file stays as it is.
 type lateFile struct {
 	name string
@@ -226,7 +226,7 @@ packets. Packets of the connection manager belong to no queue pair.`,
 	return c
 }
 
-// counter counts what passes through it.
+// counter counts the bytes that pass through it.
 type counter struct {
 	w io.Writer
 	n int64

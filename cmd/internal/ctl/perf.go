@@ -32,7 +32,7 @@ has a perf section.`
 	return c
 }
 
-// defaultBW and the others are perftest's own.
+// The defaults of perftest.
 const (
 	defaultBW         = 65536
 	defaultLat        = 2
@@ -121,24 +121,24 @@ func (t *tool) perfTest(name, what string, op perf.Op, latency bool) *cobra.Comm
 	return c
 }
 
-// busyPollFlag adds the flag of both sides.
+// busyPollFlag adds the flag --busy-poll, which both sides have.
 func busyPollFlag(f *pflag.FlagSet, busy *bool) {
 	f.BoolVar(busy, "busy-poll", false, "with the provider verbs: look for completions all the time, "+
 		"as perftest does without --events, and do not sleep until one comes")
 }
 
-// errNoBusyPoll is of asking a device for it that has none.
+// errNoBusyPoll is the error of --busy-poll with a device that cannot do it.
 var errNoBusyPoll = cli.Usagef(
 	"--busy-poll needs the provider verbs: the stack in user space sleeps until a packet comes")
 
-// plainQuiet takes the short form of --quiet away, which perftest uses for queue pairs.
+// plainQuiet gives --quiet no short form, because perftest uses -q for queue pairs.
 func (t *tool) plainQuiet(f *pflag.FlagSet) {
 	f.BoolVar(&t.g.Quiet, "quiet", false, "only the columns")
 }
 
 var atomicTypes = []string{"FETCH_AND_ADD", "CMP_AND_SWAP"}
 
-// options completes what the flags say.
+// options returns the options of the measurement that the flags describe.
 func (f *perfFlags) options() (perf.Options, error) {
 	o := f.o
 	switch f.atomic {
@@ -209,7 +209,7 @@ func (t *tool) measure(ctx context.Context, f *perfFlags, host string) error {
 	return perfHint(perf.Run(ctx, dev, server, o, func(x perf.Result) { r.row(t.g.Out, r.add(&x)) }))
 }
 
-// perfHint adds to an error what may be done about it.
+// perfHint adds advice to an error.
 func perfHint(err error) error {
 	var c *perf.ConnectError
 	switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/rstored/rstored/rdma/roce"
 )
 
-// perfReport is a measurement in the machine formats. MiB are 2^20 bytes, as with
-// perftest, Mpps 10^6 messages per second.
+// perfReport is a measurement in the machine formats. As in perftest, MiB are 2^20 bytes and Mpps
+// are 10^6 messages per second.
 type perfReport struct {
 	Test          string       `json:"test"` // such as "write bw"
 	Operation     string       `json:"operation"`
@@ -32,7 +32,7 @@ type perfReport struct {
 	latency bool
 }
 
-// perfResult is a line of the table. Of Bandwidth and Latency one is there.
+// perfResult is a line of the table. It has either Bandwidth or Latency.
 type perfResult struct {
 	Bytes      int    `json:"bytes"`
 	Iterations uint64 `json:"iterations"`
@@ -55,7 +55,7 @@ type perfDirection struct {
 	Average    float64 `json:"bw_average_mib_s"`
 }
 
-// perfLatency is in microseconds. Of tests for a duration there is the average alone.
+// perfLatency is in microseconds. A test for a duration has only the average.
 type perfLatency struct {
 	Min     *float64 `json:"t_min_us,omitempty"`
 	Max     *float64 `json:"t_max_us,omitempty"`
@@ -89,7 +89,7 @@ func newPerfReport(
 
 const mib = 1 << 20
 
-// add takes a result.
+// add adds a result.
 func (r *perfReport) add(x *perf.Result) *perfResult {
 	p := perfResult{Bytes: x.Size, Iterations: x.Sent.Iterations}
 	if r.latency {
@@ -110,8 +110,7 @@ func (r *perfReport) add(x *perf.Result) *perfResult {
 			b.Back = &back
 			b.Average += back.Average
 			b.Rate += x.Back.Rate() / 1e6
-			// The server times each queue pair for itself, and peaks at different times
-			// make no sum.
+			// The server measures each queue pair by itself. Peaks of different times make no sum.
 			if b.Peak += x.Back.Peak / mib; r.QPs > 1 {
 				b.Peak = 0
 			}
@@ -128,7 +127,7 @@ func newPerfDirection(d *perf.Direction) perfDirection {
 	}
 }
 
-// banner says what is measured.
+// banner prints what is measured.
 func (r *perfReport) banner(w io.Writer) {
 	what := map[string]string{"bw": "BW", "lat": "Latency"}
 	op, kind, _ := strings.Cut(r.Test, " ")
@@ -148,7 +147,7 @@ func (r *perfReport) banner(w io.Writer) {
 	fmt.Fprintf(w, "\n%s\n", strings.Repeat("-", 87))
 }
 
-// header and row are the columns of perftest.
+// header prints the heading of perftest's table. row prints a line of the table.
 func (r *perfReport) header(w io.Writer) {
 	switch {
 	case !r.latency:

@@ -136,7 +136,7 @@ func (t *tool) servePerf(ctx context.Context, l perf.Limits, args []string, port
 	return nil
 }
 
-// perfListen reads an address, or a device, with or without who provides it.
+// perfListen reads an address or a device, with or without its provider.
 func perfListen(s string, port uint16) (config.Listen, error) {
 	kind, host, ok := strings.Cut(s, "://")
 	if !ok {

@@ -10,7 +10,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// pkey is the commands for the partitions of the RDMA devices.
+// pkey makes the commands for the partitions of the RDMA devices.
 func (t *tool) pkey() *cobra.Command {
 	const long = `
 

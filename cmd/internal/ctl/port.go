@@ -100,7 +100,7 @@ the RDMA device, user space or the kernel. verbs://DEVICE names a device of the 
 	return group("port", "Manage the ports that are served", add, remove, all)
 }
 
-// portSpec reads TRANSPORT [WHERE]. WHERE is ADDR:PORT, an address, or a port number.
+// portSpec reads TRANSPORT [WHERE]; see listenAt.
 func portSpec(args []string) (control.PortSpec, error) {
 	p := control.PortSpec{Transport: args[0]}
 	if !slices.Contains(control.Transports, p.Transport) {
@@ -117,8 +117,8 @@ func portSpec(args []string) (control.PortSpec, error) {
 	return p, nil
 }
 
-// listenAt reads where to listen: ADDR:PORT, an address, or a port number. Over RDMA a provider can
-// stand before it, and a device in place of the address.
+// listenAt reads where to listen: ADDR:PORT, an address, or a port number. For RDMA a provider can
+// stand before the address, and a device can replace the address.
 func listenAt(transport, where string, port uint16) (config.Listen, error) {
 	parse := config.ParseListen
 	kind, host, ok := strings.Cut(where, "://")

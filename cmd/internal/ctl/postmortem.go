@@ -20,8 +20,8 @@ func printPostMortems(w io.Writer, list []control.PostMortem) {
 	}
 }
 
-// printPostMortem is made for reading from the top: what happened, what to do,
-// then everything that is known.
+// printPostMortem prints what happened, what to do, and then everything that is known, to be read
+// from the top.
 func printPostMortem(w io.Writer, p *control.PostMortem) {
 	fmt.Fprintf(w, "%s  %s -> %s  %s: %s\n", p.Time.Local().Format(time.DateTime), p.Peer, p.Local, p.Outcome, p.Reason)
 	if p.Count > 1 {
@@ -115,7 +115,7 @@ func printWork(w io.Writer, k *control.PostMortemWork) {
 		k.Flushed, k.Received, k.ReceivedBytes, k.Receives)
 }
 
-// printRequests lists the last requests, with the time before the end.
+// printRequests lists the last requests, each with its time before the end.
 func printRequests(w io.Writer, list []control.PostMortemRequest) {
 	if len(list) > 0 {
 		fmt.Fprintln(w, "  last requests:")
@@ -135,7 +135,7 @@ func printRequests(w io.Writer, list []control.PostMortemRequest) {
 	}
 }
 
-// printPackets lists the last packets, with the time before the end.
+// printPackets lists the last packets, each with its time before the end.
 func printPackets(w io.Writer, list []control.PostMortemPackets) {
 	if len(list) > 0 {
 		fmt.Fprintln(w, "  last packets:")

@@ -84,7 +84,7 @@ func (t *tool) qpShow() *cobra.Command {
 	}
 }
 
-// parseQPN reads a queue pair number, decimal or with 0x.
+// parseQPN reads a queue pair number, in decimal or with the prefix 0x.
 func parseQPN(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 0, 24)
 	if err != nil {

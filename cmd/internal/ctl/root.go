@@ -1,6 +1,6 @@
-// Package ctl is the command tree of rstorectl. A command asks the daemon through package control
+// Package ctl is the command tree of rstorectl. A command calls the daemon through package control
 // and prints the answer. It has no logic of the server. The commands on files are in package
-// filecmd, those of mounts in package mount.
+// filecmd, the commands on mounts in package mount.
 //
 // Begin reading at Root, and then at command.go: show and list make most commands. One goroutine
 // runs a command.
@@ -19,7 +19,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/mount"
 )
 
-// Root makes the command tree. The flags are parsed into g.
+// Root makes the command tree. Parsing the command line sets g.
 func Root(g *cli.Globals) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rstorectl",
@@ -102,10 +102,10 @@ const (
 	groupFiles  = "files"
 )
 
-// tool carries the globals into the commands.
+// tool passes the global flags to the commands.
 type tool struct{ g *cli.Globals }
 
-// The variables of the environment that stand for --server, --cert, --key and --ca.
+// The environment variables that replace --server, --cert, --key and --ca.
 const (
 	envServer = "RSTORECTL_SERVER"
 	envCert   = "RSTORECTL_CERT"

@@ -25,8 +25,8 @@ func (t *tool) snapshot() *cobra.Command {
 
 var errHere = cli.Usagef("snapshots are made on the host of the server: run this there, without --server")
 
-// volume finds an export, and how its snapshots are made. They are made here, as the daemon may not
-// mount, nor remove subvolumes.
+// volume finds an export and the way to make its snapshots. This program makes the snapshots
+// itself, because the daemon may neither mount nor remove subvolumes.
 func (t *tool) volume(ctx context.Context, name string) (control.Export, *snapshot.Volume, error) {
 	if t.g.Server != "" {
 		return control.Export{}, nil, errHere
@@ -42,7 +42,7 @@ func (t *tool) volume(ctx context.Context, name string) (control.Export, *snapsh
 	return e, v, err
 }
 
-// seenAs is where clients find a snapshot of an export.
+// seenAs returns the path at which clients find a snapshot of an export.
 func seenAs(e *control.Export, name string) string {
 	return path.Join(e.Pseudo, desired.SnapshotDir, name)
 }
@@ -206,7 +206,7 @@ exports. After a restart of the host it mounts the snapshots of ZFS and LVM agai
 				}
 				v, err := snapshot.Open(e.Path, mounts)
 				if err != nil {
-					continue // it can have none
+					continue // the export can have no snapshots
 				}
 				made, removed, err := v.Run(time.Now())
 				if err != nil {

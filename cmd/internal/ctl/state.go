@@ -12,7 +12,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// client is the commands for the clients of version 4 that have state on the server.
+// client makes the commands for the clients of version 4 that have state on the server.
 func (t *tool) client() *cobra.Command {
 	all := &cobra.Command{
 		Use:     "list",

@@ -64,7 +64,7 @@ own, in which bytes are bytes and times microseconds.`,
 				screen := &top.Screen{In: os.Stdin, Out: out, Fetch: fetch, Count: count, Model: m}
 				return screen.Run(cmd.Context())
 			}
-			m.Width = 1 << 16 // nothing is left out
+			m.Width = 1 << 16 // leave nothing out
 			ctx, stop := untilSignal(cmd, 0)
 			defer stop()
 			batch := &top.Batch{

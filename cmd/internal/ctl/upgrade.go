@@ -15,8 +15,8 @@ func (t *tool) upgrade() *cobra.Command {
 	return UpgradeCommand(t.g, func(*cobra.Command) (*control.Dialer, error) { return t.daemon(), nil })
 }
 
-// UpgradeCommand is the command that has another executable take a running daemon's place. dial
-// finds the daemon.
+// UpgradeCommand is the command that replaces a running daemon by another executable. dial finds
+// the daemon.
 func UpgradeCommand(g *cli.Globals, dial func(*cobra.Command) (*control.Dialer, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:   "upgrade [EXECUTABLE]",
