@@ -37,8 +37,8 @@ func (c *Client) Next() (Cred, error) {
 	return Cred{Version: Version, Seq: seq, Service: c.service, Handle: c.handle}, nil
 }
 
-// Finish completes a call. e has its header, up to and including the credential; Finish appends the
-// verifier, and the arguments that args encodes, with their protection.
+// Finish completes a call. e has the header up to and including the credential. Finish appends the
+// verifier and the arguments, which args encodes, with their protection.
 func (c *Client) Finish(e *xdr.Encoder, cred *Cred, args func(*xdr.Encoder)) {
 	c.verifier(e)
 	at := len(e.B)
@@ -63,7 +63,7 @@ func (c *Client) Check(cred *Cred, flavor uint32, verifier []byte) error {
 	return c.ctx.VerifyReply(verifier, cred.Seq)
 }
 
-// Results takes the protection off the results of a reply.
+// Results removes the protection from the results of a reply.
 func (c *Client) Results(cred *Cred, d xdr.Decoder) (xdr.Decoder, error) {
 	return c.ctx.Unprotect(cred.Service, cred.Seq, d)
 }

@@ -41,14 +41,14 @@ func (e EncType) Supported() bool { return profiles[e].hash != nil }
 // KeyLen is the length of a key in bytes, or 0 if e is not supported.
 func (e EncType) KeyLen() int { return profiles[e].key }
 
-// profile is what differs between encryption types.
+// profile has the properties that differ between encryption types.
 type profile struct {
 	name string
 	hash func() hash.Hash
 	mac  int // bytes of a checksum
 	key  int // bytes of a key
-	// overCipher: the checksum of encrypted data is over the ciphertext (RFC 8009 section 5),
-	// otherwise over the plaintext (RFC 3961 section 5.3).
+	// overCipher says that the checksum of encrypted data is over the ciphertext (RFC 8009 section
+	// 5). Otherwise it is over the plaintext (RFC 3961 section 5.3).
 	overCipher bool
 }
 
@@ -90,11 +90,11 @@ type Context struct {
 	seal  *sealer
 	open  *sealer
 
-	key  Key // and role: what the keys above are derived from
+	key  Key // key and role: the keys above are derived from them
 	role Role
 }
 
-// Role says which side of a context this is, and whose key it has.
+// Role says which side of a context this is, and which side chose the key.
 type Role struct {
 	// Acceptor: this side is the server.
 	Acceptor bool
@@ -138,7 +138,7 @@ type mac struct {
 	pool sync.Pool // of *macState
 }
 
-// macState is one checksum in the making. It is reused, so that a checksum allocates nothing.
+// macState is a checksum in progress. It is reused, so that a checksum allocates nothing.
 type macState struct {
 	h      hash.Hash
 	hdr    [tokenHeader]byte
@@ -164,7 +164,7 @@ func (m *mac) begin() *macState {
 
 func (m *mac) end(s *macState) { m.pool.Put(s) }
 
-// total is the checksum, truncated to the length of the encryption type.
+// total returns the checksum, truncated to the length of the encryption type.
 func (m *mac) total(s *macState) []byte {
 	s.sum = s.h.Sum(s.sum[:0])
 	return s.sum[:m.size]
@@ -212,8 +212,8 @@ func cbc(pool *sync.Pool, b []byte) {
 }
 
 // encrypt encrypts the first n bytes of b in place by CBC with ciphertext stealing (RFC 3962
-// section 5). n is at least two blocks. b has room for n rounded up to blocks; what follows n there
-// is overwritten.
+// section 5). n is at least two blocks. b has room for n rounded up to blocks; encrypt overwrites
+// the bytes between n and that length.
 //
 //	plaintext    | P1 | ... | Pn-1 | Pn, d bytes |
 //	by CBC       | C1 | ... | Cn-1 | Cn |            Pn padded with zeros
@@ -231,9 +231,9 @@ func swap(a, b []byte) {
 	}
 }
 
-// decrypt is the reverse of encrypt. The last block that encrypt has cut off is restored from the
-// decryption of Cn: it is the end of Cn-1, because Pn was padded with zeros. len(b) is at least two
-// blocks. d is scratch.
+// decrypt is the reverse of encrypt. encrypt has cut off the end of Cn-1. decrypt finds these bytes
+// in the decryption of Cn, because Pn was padded with zeros. len(b) is at least two blocks. d is
+// scratch.
 func (s *sealer) decrypt(b []byte, d *[2][aes.BlockSize]byte) {
 	const bs = aes.BlockSize
 	last := (len(b) - 1) &^ (bs - 1) // where the last, perhaps short block begins

@@ -6,7 +6,7 @@ import (
 	"encoding/binary"
 )
 
-// What a derived key is for: the last byte of the constant that it is derived with (RFC 3961
+// The purposes of derived keys: the last byte of the constant from which a key is derived (RFC 3961
 // section 5.3).
 const (
 	kindKc = 0x99 // checksums
@@ -43,9 +43,9 @@ func derive(key Key, p profile, usage uint32, kind byte) ([]byte, error) {
 	return out[:p.key], nil
 }
 
-// fold stretches b to n bytes (n-fold, RFC 3961 section 5.1): copies of b, each rotated right by 13
-// bits more than the one before, are joined until their length is a multiple of n, and the pieces
-// of n bytes are added in ones' complement.
+// fold stretches b to n bytes (n-fold, RFC 3961 section 5.1). It joins copies of b, each rotated
+// right by 13 bits more than the one before, until the length is a multiple of n. Then it adds the
+// pieces of n bytes in ones' complement.
 func fold(b []byte, n int) []byte {
 	bits := len(b) * 8
 	total := len(b)

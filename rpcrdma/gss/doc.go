@@ -7,17 +7,19 @@
 //	Server         the contexts of a server, found by their handles
 //	Client         one context of a client
 //
-// It does no IO and reads no clock: callers pass the time. It knows neither tickets, keytabs and
-// KDCs (nfs/krb5 and nfs/krb5/creds), nor RPC headers and programs (rpcrdma/rpc), nor transports.
+// The package does no IO and reads no clock: callers pass the time. It does not know tickets,
+// keytabs and KDCs (nfs/krb5 and nfs/krb5/creds), RPC headers and programs (rpcrdma/rpc), or
+// transports.
 //
 // Begin reading with wire.go, then server.go, which has the checks of a call. context.go and
 // token.go have the cryptography, protect.go the body of a message.
 //
-// # The way of a context
+// # The life of a context
 //
 //	client                                     server
 //	initiator makes a token
-//	  Init, token             ------------->   Server.Accept: Acceptor checks it, Identify finds the user
+//	  Init, token             ------------->   Server.Accept: Acceptor checks the token,
+//	                                           Identify finds the user
 //	  Finish makes the keys   <-------------   handle, window, token
 //	Client.Next, Finish
 //	  call                    ------------->   Server.Find, Check; Context.Unprotect
@@ -33,6 +35,6 @@
 //
 // # Concurrency
 //
-// The methods of Context, Server, ServerContext and Client may be called from any goroutine. A
-// Window is for one goroutine at a time; that of a ServerContext has a lock.
+// The methods of Context, Server, ServerContext and Client may be called from any goroutine. One
+// goroutine at a time may use a Window. The Window of a ServerContext has a lock.
 package gss

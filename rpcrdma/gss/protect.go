@@ -8,21 +8,21 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Arguments and results on the wire (RFC 2203 section 5.3.3.4). Each line is XDR:
+// Arguments and results on the wire (RFC 2203 section 5.3.3.4). body is the XDR of the procedure:
 //
-//	None         what the procedure has
-//	Integrity    opaque( sequence number | what the procedure has ), opaque( MIC token of that )
-//	Privacy      opaque( Wrap token of: sequence number | what the procedure has )
+//	None         body
+//	Integrity    opaque( sequence number | body ), opaque( MIC token of the first opaque )
+//	Privacy      opaque( Wrap token of: sequence number | body )
 
-// ErrSequence is a body with another sequence number than its header has.
+// ErrSequence is the error for a body whose sequence number differs from that of its header.
 var ErrSequence = errors.New("gss: arguments or results have another sequence number than their header")
 
-// Overhead is the most that Protect adds to a reply, or a client to a call, in bytes: a verifier
-// and what is around the body.
+// Overhead is the most bytes that Protect adds to a reply, or a client to a call: a verifier, and
+// the bytes around the body.
 const Overhead = (8 + tokenHeader + 24) + (4 + 4 + TokenMax + 4 + 4)
 
-// Unprotect takes the protection off the arguments or results in d, and returns a decoder of what
-// the procedure has. It decrypts in place.
+// Unprotect removes the protection from the arguments or results in d, and returns a decoder of the
+// procedure's XDR. It decrypts in place.
 func (c *Context) Unprotect(s Service, seq uint32, d xdr.Decoder) (xdr.Decoder, error) {
 	var body []byte
 	switch s {
@@ -58,8 +58,9 @@ func (c *Context) Unprotect(s Service, seq uint32, d xdr.Decoder) (xdr.Decoder, 
 	return xdr.NewDecoder(body[4:]), nil
 }
 
-// Protect protects what the encoder has from offset at on: the arguments of a call or the results
-// of a reply. alloc returns n bytes of memory in which a transport can send encrypted data, or nil.
+// Protect protects the bytes of the encoder from offset at on: the arguments of a call or the
+// results of a reply. alloc returns n bytes of memory from which a transport can send encrypted
+// data, or nil.
 func (c *Context) Protect(s Service, seq uint32, e *xdr.Encoder, at int, alloc func(n int) []byte) {
 	var few [16][]byte
 	switch s {
@@ -85,7 +86,7 @@ func (c *Context) Protect(s Service, seq uint32, e *xdr.Encoder, at int, alloc f
 	}
 }
 
-// insert makes room for n bytes at offset at. References behind it move.
+// insert makes room for n bytes at offset at, and moves the references behind it.
 func insert(e *xdr.Encoder, at, n int) {
 	size := len(e.B)
 	e.B = slices.Grow(e.B, n)[:size+n]
@@ -99,8 +100,8 @@ func insert(e *xdr.Encoder, at, n int) {
 
 var zeros [4]byte
 
-// appendParts appends the pieces of an encoded message from offset at on. No reference is before
-// at.
+// appendParts appends the pieces of an encoded message from offset at on. There must be no
+// reference before at.
 func appendParts(parts [][]byte, e *xdr.Encoder, at int) [][]byte {
 	for i := range e.Refs {
 		r := &e.Refs[i]

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// Established is what an Acceptor has made of a client's token.
+// Established is the context that an Acceptor has made from a client's token.
 type Established struct {
 	Context   *Context
 	Principal string // with its realm
-	Acceptor  string // principal of this server, with its realm: the one that the client has named
+	Acceptor  string // principal of this server, with its realm, as the client named it
 	Token     []byte // for the client
 	Expires   time.Time
 }
@@ -37,30 +37,30 @@ type Acceptor interface {
 	Accept(token []byte, now time.Time) (Established, error)
 }
 
-// Identity is the user of this host that a principal is.
+// Identity is the user of this host for a principal.
 type Identity struct {
 	UID, GID uint32
 	Groups   []uint32
-	// Unmapped: no user of this host is this principal. UID and GID do not count.
+	// Unmapped says that no user of this host is the principal. UID and GID then have no meaning.
 	Unmapped bool
 }
 
-// ServerConfig says what a Server is made of.
+// ServerConfig describes a Server.
 type ServerConfig struct {
 	Acceptor Acceptor
 	// Identify says which user a principal is. It may wait. It is called once for each context.
 	Identify func(principal string) Identity
-	// Contexts bounds all contexts, PerHost those that one address has established. 0 means 4096
-	// and 512. A context beyond them replaces the least recently used one; the client of that one
-	// establishes another context.
+	// Contexts bounds all contexts. PerHost bounds the contexts that one address has established. 0
+	// means 4096 and 512. A context beyond a bound replaces the least recently used one, whose
+	// client then establishes another context.
 	Contexts, PerHost int
 	// Outcome, if not nil, is called for each token: with a nil error after a context was
 	// established, otherwise with the reason of the refusal.
 	Outcome func(peer netip.Addr, principal string, err error)
 }
 
-// handleLen is the length of a handle: a random number, so that handles of a process that did not
-// hand over are unknown, and the number of the context.
+// handleLen is the length of a handle: a random number and the number of the context. The random
+// number makes handles unknown that come from a process which did not hand over.
 const handleLen = 16
 
 // Server has the contexts of a server.
@@ -82,8 +82,8 @@ type Stats struct {
 	Active      int    // contexts
 	Established uint64 // contexts
 	Refused     uint64 // tokens
-	Evicted     uint64 // contexts that were forgotten for want of room
-	Unknown     uint64 // calls with a handle that is unknown, or of an expired context
+	Evicted     uint64 // contexts that were forgotten to make room
+	Unknown     uint64 // calls whose handle is unknown or whose context has expired
 	BadMIC      uint64 // calls whose header or data has a wrong checksum
 	Replayed    uint64 // calls whose sequence number was seen, or is below the window
 }
@@ -103,7 +103,7 @@ func NewServer(cfg ServerConfig) *Server {
 	return s
 }
 
-// ServerContext is a context of a Server. It may be used after it was forgotten.
+// ServerContext is a context of a Server. It may be used after the Server has forgotten it.
 type ServerContext struct {
 	*Context
 	Principal string
@@ -157,7 +157,7 @@ func (s *Server) outcome(peer netip.Addr, principal string, err error) {
 	}
 }
 
-// add numbers a context and enters it. It forgets others if there are too many.
+// add gives a context its number and enters it. If there are too many contexts, it forgets others.
 func (s *Server) add(x *ServerContext) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,9 +238,9 @@ const (
 	CtxProblem
 )
 
-// Check judges the header of a call: its verifier is a MIC token for the bytes of the message up to
-// and including the credential, and its sequence number is new. The checksum is checked first, so
-// that nobody else moves the window.
+// Check judges the header of a call. The verifier must be a MIC token for the bytes of the message
+// up to and including the credential. The sequence number must be new. Check compares the checksum
+// first, so that nobody but the client moves the window.
 func (s *Server) Check(x *ServerContext, c *Cred, header, verifier []byte) Verdict {
 	if c.Seq > SeqMax {
 		return CtxProblem

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// snapshot is what a server hands over to its successor: the contexts with their keys, least
-// recently used first. It is a gob value, to which fields may be added.
+// snapshot is the state that a server hands over to its successor: the contexts with their keys,
+// least recently used first. It is a gob value, to which fields may be added.
 type snapshot struct {
 	Nonce, Last uint64
 	Contexts    []snapContext
@@ -19,7 +19,7 @@ type snapshot struct {
 type snapContext struct {
 	Number    uint64
 	Key       Key
-	Role      Role // Seq: the next one
+	Role      Role // Seq is the next sequence number
 	Principal string
 	Acceptor  string
 	Identity  Identity
@@ -30,7 +30,7 @@ type snapContext struct {
 	Seen      []uint64
 }
 
-// Snapshot returns the snapshot. No call is being executed.
+// Snapshot returns the snapshot. No call may be in execution.
 func (s *Server) Snapshot() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,9 +16,9 @@ import (
 //	encrypted     confounder of 16 bytes | message | EC bytes of filler | header with RRC 0,
 //	              then a checksum
 //
-// The encrypted part may be rotated right by RRC bytes. RPCSEC_GSS allows gaps and disorder in the
-// sequence numbers of tokens, because it has its own (RFC 2203 section 5.3.3.1), so they are not
-// checked.
+// The encrypted part may be rotated right by RRC bytes. The sequence numbers of tokens are not
+// checked. RPCSEC_GSS allows gaps and disorder in them, because it has sequence numbers of its own
+// (RFC 2203 section 5.3.3.1).
 const (
 	tokenHeader = 16
 	confounder  = aes.BlockSize
@@ -33,7 +33,7 @@ const (
 	fillerMIC = 0xffffffff
 )
 
-// TokenMax is the most that a token of any encryption type is longer than its message, in bytes.
+// TokenMax is the most bytes by which a token of any encryption type exceeds its message.
 const TokenMax = tokenHeader + confounder + tokenHeader + 24
 
 // MICLen is the length of a MIC token in bytes.
@@ -129,7 +129,7 @@ func (c *Context) Seal(dst []byte, parts ...[]byte) []byte {
 }
 
 // Open decrypts a sealed Wrap token in place, and returns the message, which aliases token. The
-// contents of token are lost, also after an error. A Wrap token that is not sealed is refused.
+// contents of token are lost, even after an error. Open refuses a Wrap token that is not sealed.
 func (c *Context) Open(token []byte) ([]byte, error) {
 	k := c.open
 	size := len(token) - tokenHeader - k.ki.size
@@ -173,7 +173,7 @@ func (c *Context) Open(token []byte) ([]byte, error) {
 	return body[confounder : size-tokenHeader-filler], nil
 }
 
-// rotateLeft rotates b left by n bytes, without other memory.
+// rotateLeft rotates b left by n bytes, in place.
 func rotateLeft(b []byte, n int) {
 	slices.Reverse(b[:n])
 	slices.Reverse(b[n:])

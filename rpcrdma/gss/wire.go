@@ -9,9 +9,9 @@ import (
 // Flavor is the number of the RPC authentication flavor RPCSEC_GSS.
 const Flavor = 6
 
-// Version is the version of RPCSEC_GSS that is spoken. Versions 2 (RFC 5403) and 3 (RFC 7861) are not:
-// Linux, MIT's libgssrpc and libtirpc know version 1 alone (RPC_GSS_VERSION in the kernel's
-// include/linux/sunrpc/auth_gss.h).
+// Version is the version of RPCSEC_GSS that the package speaks. It does not speak versions 2 (RFC
+// 5403) and 3 (RFC 7861): Linux, MIT's libgssrpc and libtirpc know only version 1 (RPC_GSS_VERSION
+// in the kernel's include/linux/sunrpc/auth_gss.h).
 const Version = 1
 
 // OIDKrb5 is the object identifier of the Kerberos mechanism, DER encoded (RFC 4121 section 1).
@@ -38,7 +38,8 @@ const (
 	Privacy   Service = 3
 )
 
-// String is the name that exports(5) and the mount option sec have for the service with Kerberos.
+// String returns the name of the service with Kerberos, as exports(5) and the mount option sec have
+// it.
 func (s Service) String() string {
 	switch s {
 	case None:
@@ -67,7 +68,7 @@ const (
 	SeqMax = 1<<31 - 1
 	// HandleMax is the longest context handle that a credential has room for, in bytes.
 	HandleMax = 400 - 5*4
-	// InitTokenMax is the longest token of a context establishment, in bytes. A ticket with the PAC
+	// InitTokenMax is the longest token that establishes a context, in bytes. A ticket with the PAC
 	// of a user in 1,000 groups has about 12,000.
 	InitTokenMax = 64 << 10
 )
@@ -89,7 +90,7 @@ func (c *Cred) Decode(body []byte) error {
 	d := xdr.NewDecoder(body)
 	c.Version, c.Proc = d.Uint32(), Proc(d.Uint32())
 	if d.Err() == nil && c.Version != Version {
-		return nil // what follows may have another form
+		return nil // another version may have another form
 	}
 	c.Seq, c.Service = d.Uint32(), Service(d.Uint32())
 	c.Handle = d.Opaque(HandleMax)
@@ -142,8 +143,8 @@ func (r *InitRes) Decode(d *xdr.Decoder) error {
 	return d.Err()
 }
 
-// windowSize is the sequence window of a server: more than the calls that a client has in flight on
-// all connections.
+// windowSize is the sequence window of a server. It is larger than the number of calls that a
+// client has in flight on all connections.
 const windowSize = 1024
 
 // Window remembers which sequence numbers a server has seen (RFC 2203 section 5.3.3.1).
