@@ -19,7 +19,8 @@
 //
 //   - FLUSH, at close, waits until the server has the data on stable storage.
 //
-//   - A byte-range lock compares the attributes too, and before an unlock what was written is made stable.
+//   - A byte-range lock compares the attributes too. Before an unlock the data that was written is
+//     made stable.
 //
 //   - Attributes and names are valid between acregmin and acregmax (acdirmin and acdirmax for
 //     directories). The time doubles while an object stays unchanged.

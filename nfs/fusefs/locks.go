@@ -128,8 +128,8 @@ func (f *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	return o.end(f.setLock(o.ctx, h, in, true))
 }
 
-// setLock locks or unlocks a range. Before an unlock it makes the data stable that was written under
-// the lock. After a lock it makes visible what others have written under theirs.
+// setLock locks or unlocks a range. Before an unlock it makes the data stable that was written
+// under the lock. After a lock it makes visible what others have written under theirs.
 func (f *FS) setLock(ctx context.Context, h *file, in *fuse.LkIn, wait bool) error {
 	off, n := lockRange(&in.Lk)
 	if f.noLocks() && in.Lk.Typ != syscall.F_UNLCK {

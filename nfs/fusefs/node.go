@@ -263,8 +263,8 @@ func (n *node) droppedAt(change uint64) {
 	}
 }
 
-// kept reports whether what the kernel has cached of the data is valid. It is not from the time when
-// another client's change is noticed until the kernel has dropped the data.
+// kept reports whether the data in the kernel's cache is valid. It is not valid from the moment when
+// the mount notices another client's change until the kernel has dropped the data.
 func (n *node) kept() bool { return n.dropped.Load() >= n.changes.Load() }
 
 // show converts attributes to those of FUSE.
