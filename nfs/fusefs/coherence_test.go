@@ -131,13 +131,13 @@ func TestServerRestarts(t *testing.T) {
 			_, err = f.Stat() // the server has it, unstable
 			must(t, err)
 			s.stop()
+			// What a server loses that loses its memory.
+			must(t, os.WriteFile(filepath.Join(s.dir, "f"), make([]byte, 1<<20), 0o644))
 			s.start()
 			over := noise(2, 1<<20)
 			copy(want[1<<20+500:], over)
 			_, err = f.WriteAt(over, 1<<20+500)
 			must(t, err)
-			// What a server loses that loses its memory.
-			must(t, os.WriteFile(filepath.Join(s.dir, "f"), make([]byte, 1<<20), 0o644))
 			must(t, f.Close())
 			if got, err := os.ReadFile(filepath.Join(s.dir, "f")); err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%d bytes, %v", len(got), err)
