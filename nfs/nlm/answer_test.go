@@ -54,3 +54,32 @@ func TestAnswersBounded(t *testing.T) {
 		t.Errorf("%d calls after the others have ended, %v under way", n, r.s.answers)
 	}
 }
+
+// TestLateRetransmission: a call that arrives again after the next one of the client is not executed
+// again.
+func TestLateRetransmission(t *testing.T) {
+	for _, by := range []rpc.Transport{rpc.TransportUDP, rpc.TransportTCP} {
+		r := newRig(t, nil, 0)
+		r.by = by
+		again := func(xid uint32, a ask) {
+			t.Helper()
+			last := r.xid.Swap(xid - 1)
+			if st := r.ask(a); st != Granted {
+				t.Errorf("by %v: %v when it arrives again", by, st)
+			}
+			r.xid.Store(last)
+		}
+		held := func() int { n, _ := r.locks.Count(); return n }
+		lock := ask{client: alice, proc: ProcLock, pid: 1, n: 10, ex: true}
+		unlock := ask{client: alice, proc: ProcUnlock, pid: 1, n: 10}
+		r.ask(lock)
+		r.ask(unlock)
+		if again(1, lock); held() != 0 {
+			t.Errorf("by %v: a late LOCK has taken the lock that was released", by)
+		}
+		r.ask(lock)
+		if again(2, unlock); held() != 1 {
+			t.Errorf("by %v: a late UNLOCK has released the lock that was taken anew", by)
+		}
+	}
+}

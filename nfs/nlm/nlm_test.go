@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +44,7 @@ type rig struct {
 	cred   *rpc.Cred // of the clients' calls
 	port   uint16    // that they come from; 0 is a reserved one
 	by     rpc.Transport
+	xid    atomic.Uint32 // of the last call
 
 	mu     sync.Mutex
 	answer []Stat // of GRANTED, in turn; then Granted
@@ -128,7 +130,8 @@ func (r *rig) do(client string, prog, proc uint32, args func(*xdr.Encoder)) xdr.
 		vers = StatusVersion
 	}
 	var e xdr.Encoder
-	rpc.EncodeCall(&e, 7, prog, vers, proc, r.cred)
+	xid := r.xid.Add(1)
+	rpc.EncodeCall(&e, xid, prog, vers, proc, r.cred)
 	args(&e)
 	done := make(chan []byte, 1)
 	const reserved = 700
@@ -139,7 +142,7 @@ func (r *rig) do(client string, prog, proc uint32, args func(*xdr.Encoder)) xdr.
 	c.Reply = func(c *rpc.Call, _ bool) { done <- c.Res.AppendFlat(nil) }
 	r.rpc.Dispatch(c, xdr.NewDecoder(e.AppendFlat(nil)), true)
 	d := xdr.NewDecoder(<-done)
-	if err := rpc.DecodeReply(&d, 7); err != nil {
+	if err := rpc.DecodeReply(&d, xid); err != nil {
 		r.t.Fatalf("procedure %d: %v", proc, err)
 	}
 	return d

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -183,8 +184,14 @@ func (s *Server) conflict(
 // Programs returns the tables of NLM and of the status monitor.
 func (s *Server) Programs() []rpc.Program {
 	p := make([]rpc.Proc, numProcs)
+	// A call that is executed again late, after the call that followed it, makes or ends a lock that the
+	// client does not expect. Clients by UDP, whose datagrams overtake one another, send calls again.
+	once := []int{ProcLock, ProcCancel, ProcUnlock, ProcShare, ProcUnshare, ProcNMLock}
 	row := func(n int, name string, f func(*rpc.Call) rpc.Status) {
-		p[n] = rpc.Proc{Name: name, Serve: func(c *rpc.Call, _ bool) rpc.Status { return f(c) }}
+		p[n] = rpc.Proc{
+			Name: name, Mutates: slices.Contains(once, n),
+			Serve: func(c *rpc.Call, _ bool) rpc.Status { return f(c) },
+		}
 	}
 	nothing := func(*rpc.Call) rpc.Status { return rpc.Done }
 	reply := func(do func(*rpc.Call) (func(*xdr.Encoder), bool)) func(*rpc.Call) rpc.Status {

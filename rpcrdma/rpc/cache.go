@@ -34,7 +34,10 @@ import (
 //     the time of a TCP port in TIME_WAIT: another process cannot use the port of the cached call
 //     before.
 //   - lostAge if the reply was not acknowledged. It is the major timeout of Linux over TCP and RDMA
-//     by its defaults, 60 + 120 + 180 seconds.
+//     by its defaults, 60 + 120 + 180 seconds. Over UDP, where nothing is acknowledged, it is
+//     answeredAge.
+//
+// At most udpMax entries, and half of all, are of calls by UDP: forged ones evict few others.
 //
 // States of an entry. Only finished entries are in the ring of the oldest, and count against the
 // limits:
@@ -46,6 +49,7 @@ import (
 const (
 	answeredAge = 60 * 1e9 // ns
 	lostAge     = 360 * 1e9
+	udpMax      = 512
 )
 
 // drcEntry is a call that must not be executed twice. The fields are protected by the cache's
@@ -69,6 +73,7 @@ type drcEntry struct {
 	waiting   *Call     // retransmissions that arrived during the execution
 	record    int32     // in the journal, -1 = none
 	doubt     []byte    // note of an execution that a crash interrupted
+	slot      int       // in replyCache.udp, counted from 1; 0 = none
 
 	prev, next *drcEntry
 }
@@ -99,6 +104,8 @@ type replyCache struct {
 	bytes    int
 	countMax int
 	bytesMax int
+	udp      [udpMax]*drcEntry // finished entries that came by UDP, or nil
+	udpNext  int               // the slot of the next one
 	journal  journal
 	doubts   map[drcKey]*drcEntry // begun before the last crash, and not sent again since
 }
@@ -161,7 +168,7 @@ func (e *drcEntry) ofClient(p *Peer) bool {
 
 // lives reports whether a client may still retransmit.
 func (e *drcEntry) lives(now int64) bool {
-	if e.delivered {
+	if e.delivered || e.transport == TransportUDP {
 		return now-e.at <= answeredAge
 	}
 	return now-e.at <= lostAge
@@ -239,6 +246,14 @@ func (r *replyCache) enter(e *drcEntry, at int64) {
 	r.count++
 	r.bytes += e.size
 	r.link(e, at)
+	if e.transport == TransportUDP {
+		if old := r.udp[r.udpNext]; old != nil {
+			r.evict(old)
+		}
+		r.udp[r.udpNext] = e
+		e.slot = r.udpNext + 1
+		r.udpNext = e.slot % min(udpMax, r.countMax/2+1)
+	}
 	for r.count > 0 && (r.count > r.countMax || r.bytes > r.bytesMax || !r.oldest.next.lives(at)) {
 		r.evict(r.oldest.next)
 	}
@@ -370,6 +385,9 @@ func (r *replyCache) evict(e *drcEntry) {
 	r.remove(e)
 	r.count--
 	r.bytes -= e.size
+	if e.slot > 0 {
+		r.udp[e.slot-1] = nil
+	}
 	r.forget(e)
 }
 

@@ -120,6 +120,31 @@ func TestAskedAgain(t *testing.T) {
 	}
 }
 
+// TestForgedEvictFew: any number of calls by UDP leaves the replies of other transports, and the
+// latest of its own.
+func TestForgedEvictFew(t *testing.T) {
+	svc, s := counting()
+	defer s.Close()
+	c, d := process("192.0.2.1", TransportTCP), process("192.0.2.2", TransportUDP)
+	msg := call(5, testProg, 2, procOnce, 1)
+	c.call(t, s, msg, true)
+	for i := range uint32(s.cache.countMax) {
+		d.call(t, s, call(i, testProg, 2, procOnce, 1), false)
+	}
+	before := svc.runs
+	c.call(t, s, msg, true)
+	last := uint32(s.cache.countMax) - 1
+	d.call(t, s, call(last, testProg, 2, procOnce, 1), false)
+	d.call(t, s, call(last+1-udpMax, testProg, 2, procOnce, 1), false)
+	if svc.runs != before || s.cache.count != 1+udpMax {
+		t.Errorf("%d were executed again, %d replies", svc.runs-before, s.cache.count)
+	}
+	d.call(t, s, call(last-udpMax, testProg, 2, procOnce, 1), false)
+	if svc.runs != before+1 {
+		t.Error("the oldest by UDP was not evicted")
+	}
+}
+
 // settler is a connection that knows of deliveries when it is asked.
 type settler struct {
 	waiting []Delivery

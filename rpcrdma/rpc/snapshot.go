@@ -163,7 +163,7 @@ func (r *replyCache) restore(in *snapshot, moved bool) error {
 	loaded := r.entries
 	r.entries = make(map[drcKey]*drcEntry)
 	r.oldest.next, r.oldest.prev = &r.oldest, &r.oldest
-	r.count, r.bytes = 0, 0
+	r.count, r.bytes, r.udp = 0, 0, [udpMax]*drcEntry{}
 	shift := in.shift(moved)
 	for i := range in.Replies {
 		x := &in.Replies[i]

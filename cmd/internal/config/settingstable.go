@@ -54,7 +54,8 @@ var settings = []Setting{
 	row("udp_listen", atReload, "protocols.md#udp",
 		"answer portmap, MOUNT, locks and quotas, but not NFS, by UDP on `ADDR:PORT`; repeatable",
 		"addresses that answer by UDP (normally port 111): portmap and rpcbind queries, MOUNT, locks and quotas, "+
-			"but not NFS. Only hosts that an export admits get an answer"),
+			"but not NFS. Only hosts that an export admits get an answer. For trusted networks only: locks can be ended "+
+			"by a false source address"),
 	row("pkeys", atReload, "exports.md#tenants",
 		"partition `KEY`s of the RDMA devices; repeatable",
 		"partition keys of the RDMA devices; the first is the default of connections"),
