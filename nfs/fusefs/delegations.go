@@ -127,17 +127,15 @@ func (f *FS) writeDelegation(n *node) *client.Delegation {
 }
 
 // lostUnder decides about data that was written under a lost delegation. If the file is as it was
-// when its attributes were last read, the result is nil and the data can be written. Otherwise the
-// data is lost. It is also lost if this mount has changed the file since: a difference then says
-// nothing.
-func (f *FS) lostUnder(ctx context.Context, n *node) error {
+// before the data was written, the result is nil and the data can go to the server. Otherwise the
+// data is lost. It is also lost if this mount had changed the file since its attributes were read: a
+// difference then says nothing. Attributes that were read later can be another client's version.
+func (f *FS) lostUnder(ctx context.Context, n *node, before *baseline) error {
 	a, err := f.c.GetAttr(ctx, n.handle)
 	if err != nil {
 		return err
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.acked >= n.seq || !sameVersion(&a, &n.attr) {
+	if before.stale || !sameVersion(&a, &before.attr) {
 		return errLost
 	}
 	return nil

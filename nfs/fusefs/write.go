@@ -39,6 +39,13 @@ type chunk struct {
 	since    time.Time
 	verifier [nfs3.VerifierLen]byte
 	deleg    *client.Delegation // delegation for writing under which the data was written; nil: none
+	base     baseline
+}
+
+// baseline is what was known of a file before data was written that waits.
+type baseline struct {
+	attr  nfs3.Attr
+	stale bool // this mount has changed the file since attr was read
 }
 
 func (c *chunk) end() uint64 { return c.off + uint64(len(c.data)) }
@@ -127,6 +134,7 @@ func (w *writer) write(ctx, identity context.Context, data []byte, off uint64) (
 	end := off + uint64(len(data))
 	w.n.mu.Lock()
 	w.n.localEnd = max(w.n.localEnd, end)
+	base := baseline{w.n.attr, w.n.acked >= w.n.seq}
 	w.mu.Lock()
 	w.n.mu.Unlock()
 	defer w.mu.Unlock()
@@ -137,7 +145,7 @@ func (w *writer) write(ctx, identity context.Context, data []byte, off uint64) (
 		case w.rewriting || w.inTheWay(off, end) || c == nil && len(w.flights) >= inFlight:
 			err = w.await(ctx)
 		case c == nil:
-			err = w.begin(ctx, off)
+			err = w.begin(ctx, off, base)
 		case off < c.off || off > c.end():
 			w.send()
 		default:
@@ -170,7 +178,7 @@ func (w *writer) inTheWay(off, end uint64) bool {
 }
 
 // begin makes an empty chunk. The caller holds mu; begin releases it while it waits for memory.
-func (w *writer) begin(ctx context.Context, off uint64) error {
+func (w *writer) begin(ctx context.Context, off uint64, base baseline) error {
 	block := w.f.pool.tryGet(0)
 	if block == nil {
 		w.f.stats.stalled.Add(1)
@@ -189,6 +197,7 @@ func (w *writer) begin(ctx context.Context, off uint64) error {
 	}
 	w.cur = &chunk{
 		off: off, data: block[:0], pooled: true, since: time.Now(), deleg: w.f.writeDelegation(w.n),
+		base: base,
 	}
 	w.f.dirtyMu.Lock()
 	w.f.dirty[w] = struct{}{}
@@ -268,7 +277,7 @@ func (w *writer) put(ctx context.Context, c *chunk, how blockstore.Stability) (s
 	for at := 0; at < len(c.data); {
 		got, err := w.f.c.Write(c.deleg.Under(ctx), w.n.handle, c.data[at:], c.off+uint64(at), how)
 		if errors.Is(err, client.ErrDelegationLost) {
-			if err = w.f.lostUnder(ctx, w.n); err == nil {
+			if err = w.f.lostUnder(ctx, w.n, &c.base); err == nil {
 				c.deleg = nil
 				continue
 			}
