@@ -70,14 +70,17 @@ func kernelConnections(ctx context.Context, url string, version client.Version) 
 		}
 		return c.Remove(ctx, dir.Handle, base)
 	}
-	var wg sync.WaitGroup
 	errs := make([]error, files)
-	for i := range files {
-		wg.Go(func() { errs[i] = one(i) })
+	// A connection is made when a call finds the others in use, which is up to the scheduler.
+	for c.Stats().Links < connections && errors.Join(errs...) == nil {
+		var wg sync.WaitGroup
+		for i := range files {
+			wg.Go(func() { errs[i] = one(i) })
+		}
+		wg.Wait()
 	}
-	wg.Wait()
-	if s := c.Stats(); s.Links != connections || s.Resent > 0 {
-		errs = append(errs, fmt.Errorf("%d connections of %d, %d calls sent again", s.Links, connections, s.Resent))
+	if n := c.Stats().Resent; n > 0 {
+		errs = append(errs, fmt.Errorf("%d calls were sent again", n))
 	}
 	return errors.Join(errs...)
 }
