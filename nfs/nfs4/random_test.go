@@ -184,6 +184,7 @@ type randomWorld struct {
 	j     *judge
 	nlm   *nlm.Server
 	hosts *rpc.Server
+	xid3  uint32 // of the last call of version 3
 	boot  uint32
 	dir   []byte
 	fhs   [][]byte

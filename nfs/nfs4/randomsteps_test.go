@@ -141,7 +141,8 @@ func (w *randomWorld) version3() {
 	exclusive := w.chance(50)
 	proc := []uint32{nlm.ProcLock, nlm.ProcLock, nlm.ProcUnlock, nlm.ProcTest}[w.rnd.IntN(4)]
 	var e xdr.Encoder
-	rpc.EncodeCall(&e, 7, nlm.Program, nlm.Version, proc, nil)
+	w.xid3++ // a call with the XID of another one is answered by its reply
+	rpc.EncodeCall(&e, w.xid3, nlm.Program, nlm.Version, proc, nil)
 	e.Opaque([]byte("cookie"))
 	switch proc {
 	case nlm.ProcLock:
@@ -163,7 +164,7 @@ func (w *randomWorld) version3() {
 	k.Reply = func(k *rpc.Call, _ bool) { done <- k.Res.AppendFlat(nil) }
 	w.hosts.Dispatch(k, xdr.NewDecoder(e.AppendFlat(nil)), true)
 	d := xdr.NewDecoder(<-done)
-	if err := rpc.DecodeReply(&d, 7); err != nil {
+	if err := rpc.DecodeReply(&d, w.xid3); err != nil {
 		panic(err)
 	}
 	d.Opaque(10)
