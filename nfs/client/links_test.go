@@ -113,8 +113,8 @@ func testConnections(t *testing.T, vers uint32) {
 	}
 }
 
-// sequenceOf are the slot and the sequence ID of a compound with a session.
-func sequenceOf(r *rpc.Request) (slot, seq uint32) {
+// afterSession decodes a compound that begins with SEQUENCE, up to its sequence ID.
+func afterSession(r *rpc.Request) xdr.Decoder {
 	var e xdr.Encoder
 	r.Args(&e)
 	d := xdr.NewDecoder(e.AppendFlat(nil))
@@ -123,6 +123,12 @@ func sequenceOf(r *rpc.Request) (slot, seq uint32) {
 	d.Uint32()
 	d.Uint32()
 	nfs4.DecodeSessionID(&d)
+	return d
+}
+
+// sequenceOf are the slot and the sequence ID of a compound with a session.
+func sequenceOf(r *rpc.Request) (slot, seq uint32) {
+	d := afterSession(r)
 	seq = d.Uint32()
 	return d.Uint32(), seq
 }
@@ -240,14 +246,7 @@ func TestBusySlot(t *testing.T) {
 // hasOp reports whether the second or third operation of a compound is the one given. The first is
 // SEQUENCE and the second mostly PUTFH.
 func hasOp(r *rpc.Request, want uint32) bool {
-	var e xdr.Encoder
-	r.Args(&e)
-	d := xdr.NewDecoder(e.AppendFlat(nil))
-	d.Opaque(tagMax)
-	d.Uint32()
-	d.Uint32()
-	d.Uint32()
-	nfs4.DecodeSessionID(&d)
+	d := afterSession(r)
 	for range 4 {
 		d.Uint32()
 	}
@@ -264,7 +263,7 @@ func hasOp(r *rpc.Request, want uint32) bool {
 func TestConnectionsCut(t *testing.T) {
 	eachVersion(t, func(t *testing.T, s *server) {
 		if s.vers == Version3 {
-			t.Skip("no slots")
+			t.Skip("version 3 has no slots")
 		}
 		var mu sync.Mutex
 		var live []rpc.Client

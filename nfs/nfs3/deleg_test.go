@@ -51,6 +51,20 @@ func (g *delegated) EndChange(f lock.File) {
 	}
 }
 
+// delegating makes a rig whose delegations are g, with the files "f" and "other" in its root.
+func delegating(t *testing.T) (r *rig, g *delegated, root, fh []byte) {
+	r, g = newRig(t), &delegated{t: t, held: make(map[lock.File]int)}
+	r.srv.Close()
+	r.srv = rpc.NewServer(rpc.ServerConfig{
+		Programs: Programs(nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count, Delegations: g}), Workers: 2,
+	})
+	t.Cleanup(r.srv.Close)
+	root = r.root()
+	fh = r.file(root, "f", "content")
+	r.file(root, "other", "o")
+	return r, g, root, fh
+}
+
 // TestDelegatedToOthers: JUKEBOX for what a delegation stands against, and nothing done.
 func TestDelegatedToOthers(t *testing.T) {
 	size := uint64(2)
@@ -89,16 +103,7 @@ func TestDelegatedToOthers(t *testing.T) {
 		}, false, false},
 	} {
 		for _, write := range []bool{false, true} {
-			r := newRig(t)
-			g := &delegated{t: t, held: make(map[lock.File]int)}
-			r.srv.Close()
-			r.srv = rpc.NewServer(rpc.ServerConfig{
-				Programs: Programs(nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count, Delegations: g}), Workers: 2,
-			})
-			t.Cleanup(r.srv.Close)
-			root := r.root()
-			fh := r.file(root, "f", "content")
-			r.file(root, "other", "o")
+			r, g, root, fh := delegating(t)
 			id, h, err := r.codec.Parse(fh)
 			if err != nil {
 				t.Fatal(err)
@@ -198,16 +203,7 @@ func TestDirDelegated(t *testing.T) {
 			return func(e *xdr.Encoder) { dirArgs(root, "f")(e); dirArgs(root, "other")(e) }
 		}, []nfs.DirEvent{{Removed: "f", Added: "other", Replaced: true}}},
 	} {
-		r := newRig(t)
-		g := &delegated{t: t, held: make(map[lock.File]int)}
-		r.srv.Close()
-		r.srv = rpc.NewServer(rpc.ServerConfig{
-			Programs: Programs(nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count, Delegations: g}), Workers: 2,
-		})
-		t.Cleanup(r.srv.Close)
-		root := r.root()
-		fh := r.file(root, "f", "content")
-		r.file(root, "other", "o")
+		r, g, root, fh := delegating(t)
 		g.told = nil
 		id, h, err := r.codec.Parse(root)
 		if err != nil {

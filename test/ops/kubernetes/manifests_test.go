@@ -211,7 +211,10 @@ func TestManifestsCanFail(t *testing.T) {
 			"no role other",
 		},
 		{"csi/node.yaml", "$(HOST_IP)", "$(HOST)", "no such variable"},
-		{"csi/controller.yaml", "- name: control\n              mountPath", "- name: files\n              mountPath", "is not a volume"},
+		{
+			"csi/controller.yaml", "- name: control\n              mountPath",
+			"- name: files\n              mountPath", "is not a volume",
+		},
 		{"csi/rbac.yaml", "resources: [events]", "resources: [secrets]", "too much"},
 		{"csi/csidriver.yaml", "name: rstored.github.io", "name: other.github.io", "no driver"},
 		{"example/claim.yaml", "storageClassName: rstored", "storageClassName: slow", "no class slow"},
