@@ -165,6 +165,26 @@ func TestCSI(t *testing.T) {
 		}
 	})
 
+	t.Run("publish", func(t *testing.T) {
+		v := made(t, "published")
+		for node, want := range map[string]codes.Code{
+			"here@127.0.0.1": codes.OK, "addressless@": codes.OK, "unknown": codes.NotFound, "bad@1.2": codes.NotFound,
+		} {
+			_, err := c.ControllerPublishVolume(t.Context(), &csi.ControllerPublishVolumeRequest{
+				VolumeId: v.GetVolumeId(), NodeId: node, VolumeCapability: &csi.VolumeCapability{
+					AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+					AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+				},
+			})
+			if status.Code(err) != want {
+				t.Errorf("node %q: %v, want %v", node, err, want)
+			}
+		}
+		if err := remove(t, v.GetVolumeId()); err != nil {
+			t.Error(err)
+		}
+	})
+
 	t.Run("retain", func(t *testing.T) {
 		v := made(t, "kept", "onDelete", "retain")
 		if err := remove(t, v.GetVolumeId()); err != nil || !there("kept") {

@@ -105,6 +105,16 @@ func TestCSIExports(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// A node without an address is a node, but no rule of an export can admit it.
+	if v, err := create("unreachable"); err != nil {
+		t.Error(err)
+	} else if _, err := c.ControllerPublishVolume(t.Context(), &csi.ControllerPublishVolumeRequest{
+		VolumeId: v.GetVolumeId(), NodeId: "node@", VolumeCapability: capability, VolumeContext: v.GetVolumeContext(),
+	}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("a node without an address: %v", err)
+	} else if _, err := c.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: v.GetVolumeId()}); err != nil {
+		t.Error(err)
+	}
 	var volumes []*csi.Volume
 	for i, name := range []string{"a", "b"} {
 		v, err := create(name)

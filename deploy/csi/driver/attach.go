@@ -23,18 +23,17 @@ func NodeID(name string, addresses []string) (string, error) {
 	if strings.ContainsAny(name, "@,") || name == "" {
 		return "", fmt.Errorf("the node's name %q has none, or an @ or a comma", name)
 	}
-	if len(addresses) == 0 {
-		return name, nil
-	}
 	return name + "@" + strings.Join(addresses, ","), nil
 }
 
-// addressesOf is the inverse of NodeID.
+// addressesOf returns the addresses in a result of NodeID. There may be none.
 func addressesOf(id string) (list []string, err error) {
 	_, text, ok := strings.Cut(id, "@")
 	if !ok {
-		return nil, status.Errorf(codes.NotFound, "the node %q is not known by an address: start its plugin with "+
-			"--address", id)
+		return nil, status.Errorf(codes.NotFound, "the node %q is not one of this driver", id)
+	}
+	if text == "" {
+		return nil, nil
 	}
 	for a := range strings.SplitSeq(text, ",") {
 		ip, err := netip.ParseAddr(a)
@@ -73,12 +72,15 @@ func (c *controller) ControllerPublishVolume(
 	if err != nil {
 		return nil, err
 	}
-	if rec.Control == "" { // no export of its own: any node reaches it
-		return done, nil
-	}
 	addresses, err := addressesOf(r.GetNodeId())
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case rec.Control == "": // no export of its own: any node reaches it
+		return done, nil
+	case len(addresses) == 0:
+		return nil, status.Errorf(codes.FailedPrecondition, "the node %q has no address that the export of volume %q "+
+			"could admit: start its plugin with --address", r.GetNodeId(), r.GetVolumeId())
 	}
 	release, err := c.volumes.take(v.share.String() + "#" + v.directory)
 	if err != nil {
@@ -113,7 +115,7 @@ func (c *controller) ControllerUnpublishVolume(
 	}
 	var addresses []string
 	if r.GetNodeId() != "" {
-		if addresses, err = addressesOf(r.GetNodeId()); err != nil {
+		if addresses, err = addressesOf(r.GetNodeId()); err != nil || len(addresses) == 0 {
 			return done, nil // the volume was not published to this node
 		}
 	}
