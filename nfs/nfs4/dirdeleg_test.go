@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
-	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/xdr"
@@ -343,69 +341,6 @@ func TestDirNotices(t *testing.T) {
 	change(0)
 	if n := r.s.State().DelegationList(1); len(n) != 1 || !n[0].Recalled || !n[0].Dir {
 		t.Errorf("%+v", n)
-	}
-}
-
-// watcher is a store that tells of changes by others as the test wants it.
-type watcher struct {
-	blockstore.FS
-	err     error
-	nobody  bool
-	changed func()
-	ended   int
-}
-
-func (w *watcher) WatchDir(_ blockstore.Handle, changed func()) (func(), error) {
-	if w.err != nil || w.nobody {
-		return nil, w.err
-	}
-	w.changed = changed
-	return func() { w.ended++ }, nil
-}
-
-// TestDirWatched: a change by the host recalls a directory, and the watch ends with the delegation. A
-// store that cannot tell of such changes delegates nothing.
-func TestDirWatched(t *testing.T) {
-	r := newRig(t)
-	t.Cleanup(r.s.Close)
-	w := &watcher{FS: r.fs}
-	if err := r.table.Replace([]*nfs.Export{{ID: 1, Pseudo: "/one", FS: w}}); err != nil {
-		t.Fatal(err)
-	}
-	cl := newCallee(t)
-	a := r.called("a", cl)
-	dir := a.handle("one")
-	if _, ok := a.delegDir(a.handle(), allNotices); ok {
-		t.Error("a directory that leads to exports is delegated")
-	}
-	w.err = blockstore.ErrNotSupp
-	if _, ok := a.delegDir(dir, allNotices); ok || r.s.State().Delegations().Now != 0 {
-		t.Error("delegated without a watch")
-	}
-	w.err = blockstore.ErrStale
-	a.do(op(OpPutFH, dir), op(OpGetDirDelegation, true, allNotices, uint64(1), 0, uint64(1), 0, Bitmap{}, Bitmap{})).
-		ok(OpPutFH).fails(OpGetDirDelegation, nfs.ErrStale)
-	w.err, w.nobody = nil, true
-	id, ok := a.delegDir(dir, allNotices)
-	if !ok {
-		t.Fatal("not delegated")
-	}
-	a.do(op(OpPutFH, dir), op(OpDelegReturn, id)).ok(OpPutFH).ok(OpDelegReturn)
-	w.nobody = false
-	if id, ok = a.delegDir(dir, allNotices); !ok {
-		t.Fatal("not delegated")
-	}
-	done := make(chan struct{})
-	go func() { w.changed(); close(done) }()
-	for end := time.Now().Add(10 * time.Second); cl.recalls() == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("not recalled")
-		}
-	}
-	a.do(op(OpPutFH, dir), op(OpDelegReturn, id)).ok(OpPutFH).ok(OpDelegReturn)
-	<-done
-	if w.ended != 1 {
-		t.Errorf("ended %d times", w.ended)
 	}
 }
 
