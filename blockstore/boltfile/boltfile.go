@@ -1,6 +1,3 @@
-// Package boltfile opens bbolt databases that may be damaged: cut off by a file system that lost
-// its tail, or overwritten. bbolt maps its file and trusts it, so that such a file would
-// end the process by SIGBUS or a panic, now or at any later read.
 package boltfile
 
 import (

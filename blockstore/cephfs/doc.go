@@ -26,4 +26,11 @@
 //
 // Every method may be called from any goroutine. A call waits for MDS and OSDs on a thread of its
 // own, as calls of C do: ReadAt with nowait returns ErrWouldBlock.
+//
+// # Example
+//
+//	fs, err := cephfs.Open(cephfs.Options{Filesystem: "cephfs", Root: "/volumes/data"})
+//	...
+//	root, err := fs.Root()
+//	h, a, err := fs.Lookup(nil, root, "README") // nil: as root
 package cephfs

@@ -1,13 +1,3 @@
-// Package memfs is a file store in memory, for tests, simulations and scratch exports. It behaves
-// as a Linux filesystem behind a Linux NFS server. Its contents end with the process. It has all
-// optional interfaces of package blockstore that need no host: Extents, Xattrs, ACLs, Pinner and
-// NowaitWriter. It knows nothing of NFS.
-//
-// Begin reading at New. Its methods may be called from any goroutine: one lock guards the whole
-// store, and readers share it.
-//
-//	fs := memfs.New(memfs.Options{})
-//	root, err := fs.Root()
 package memfs
 
 import (

@@ -1,10 +1,3 @@
-// Package storetest is the conformance suite of blockstore.FS: what every store must do alike, so
-// that the protocols above need not know which one they have. It knows no store. Begin reading at
-// Run; Compare runs random operations on two stores and on a model.
-//
-//	func TestStore(t *testing.T) {
-//		storetest.Run(t, func(t *testing.T) blockstore.FS { return memfs.New(memfs.Options{}) }, storetest.Options{})
-//	}
 package storetest
 
 import (

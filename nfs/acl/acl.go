@@ -1,7 +1,3 @@
-// Package acl translates between the ACLs of NFS version 4 (RFC 8881 section 6.2) and
-// POSIX ACLs, which are what Linux stores, as the Linux NFS server does and
-// draft-ietf-nfsv4-acl-mapping describes it. It has the form of the former on the wire
-// too. It does no IO, and its functions may be called from any goroutine.
 package acl
 
 import (

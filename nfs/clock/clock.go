@@ -1,5 +1,3 @@
-// Package clock is the time by which leases, recalls and limits go: it runs while the host is
-// suspended, and nobody sets it.
 package clock
 
 import (

@@ -1,7 +1,3 @@
-// Package dial connects nfs/client to the servers of URLs, over RDMA and over TCP. It chooses
-// and opens the RDMA device, and finds the MOUNT service of version 3. It knows nothing of files
-// and procedures. Programs with transports of their own need only client.Config. Begin reading
-// at Dialer. Its methods may be called from any goroutine.
 package dial
 
 import (

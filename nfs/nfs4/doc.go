@@ -15,17 +15,19 @@
 //     changing, handler. mainop.go: its weight, by which metrics choose the name of a compound.
 //     compound.go: quick, if it may begin on a transport's loop.
 //  3. A handler, func(*compound) nfs.Status, in the file of its subject. It reads k.c.Args to the
-//     end, returns ErrBadXDR if k.bad(), and then acts on k.cur, and on k.saved if it has two files.
+//     end, returns ErrBadXDR if k.bad(), and then acts on k.cur, and on k.saved if it has two
+//     files.
 //  4. A stateid of the arguments goes through k.stateid. An operation on data begins with k.dataOp.
-//     One that changes a file without an open calls k.beginChange first. One that changes names asks
-//     k.once whether it did so before the server was killed.
+//     One that changes a file without an open calls k.beginChange first. One that changes names
+//     asks k.once whether it did so before the server was killed.
 //  5. The result goes to k.c.Res. Its data of any length is bounded by k.room.
-//  6. errtable40_test.go, errtable41_test.go: its valid errors, by the RFCs. The rig checks every status.
+//  6. errtable40_test.go, errtable41_test.go: its valid errors, by the RFCs. The rig checks every
+//     status.
 //  7. everyerror_test.go and random_test.go: a call of it. test/oracle checks its XDR.
-//  8. describe.go: its arguments, if a trace is to show them. once40.go, if version 4.0 has it and it
-//     may be executed twice.
+//  8. describe.go: its arguments, if a trace is to show them. once40.go, if version 4.0 has it and
+//     it may be executed twice.
 //  9. docs/protocols.md: its row; TestDocumented compares the two.
-//  10. Package client, if the Go client is to use it: ops4.go.
+//  10. Package client, if the Go client is to use it: nfs/client/ops4.go.
 //
 // LISTXATTRS (RFC 8276 section 8.4.3) was added in this way: OpListXattrs, a row with the minor
 // version 2 and needsHandle, and listXattrs in xattr.go.
@@ -48,4 +50,9 @@
 //
 // Lock order: Server.background, Server.calling, the locks of package state (in the order that its
 // package comment has), then journal.mu, offloads.mu or denials.mu.
+//
+// # Example
+//
+//	s := nfs4.New(nfs4.Config{Config: shared, Identity: id, Boot: boot, Locks: lock.New(0)})
+//	srv := rpc.NewServer(rpc.ServerConfig{Programs: s.Programs()})
 package nfs4

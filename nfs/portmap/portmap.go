@@ -1,6 +1,3 @@
-// Package portmap answers portmap version 2 (RFC 1833 section 3) and rpcbind
-// versions 3 and 4 (section 2) for this server's own programs. Nobody can
-// register anything, and calls are not forwarded.
 package portmap
 
 import (

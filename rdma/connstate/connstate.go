@@ -1,6 +1,3 @@
-// Package connstate has what the connections of all providers share: the phases of a connection,
-// the checks and bounds of its parameters, and the decision whether its end is a failure that
-// deserves a record. It does no IO. A provider embeds Conn.
 package connstate
 
 import (

@@ -1,18 +1,3 @@
-// Package link is the contract for moving RoCEv2 datagrams in batches. A link
-// belongs to one address and one loop: it is the only thing in the packet path
-// that touches the outside. rdma/link/udp implements it with sockets and
-// rdma/sim with a simulated network; a capture wraps either.
-//
-// # Ownership
-//
-// The bytes of received datagrams belong to the Rx they were received into and
-// are valid until the next Recv into it. A batch and the payloads it refers to
-// belong to the link during Send only.
-//
-// # Concurrency
-//
-// Recv, Send and Close are called by one goroutine, the loop's. Wake, LocalAddr,
-// MTU and Now may be called from any.
 package link
 
 import (

@@ -1,5 +1,6 @@
 // Package perf measures bandwidth and latency between two hosts, as perftest
-// (ib_write_bw, ib_write_lat and the others) does, over any rdma.Device.
+// (ib_write_bw, ib_write_lat and the others) does, over any rdma.Device. It knows no
+// provider and nothing of RPC. Begin reading at Options, then at Server and Run.
 //
 // A Server answers, Run measures. The parameters are in the private data of the connection manager:
 // the REQ has the operation and its sizes, the REP the memory of the server, and a REJ the reason

@@ -5,6 +5,9 @@
 // so that a program starts where they are missing. Without the tag the package has the same names,
 // and Open returns ErrNotBuilt.
 //
+// The package knows nothing of packets and of RPC. Begin reading at Open in device.go, then at
+// loop.go and post.go; shim.c is all of the C.
+//
 // # Loops
 //
 // A loop is a goroutine. It owns a completion channel and an event channel of the connection

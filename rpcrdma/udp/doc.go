@@ -17,4 +17,12 @@
 //
 // Three times is what RFC 9000 section 8.1 allows to a server of QUIC before it knows the client's
 // address.
+//
+// The package knows nothing of what the programs do. Begin reading at Listener.serve. One goroutine
+// reads the socket of a Listener; replies are sent by the goroutines that made them. The methods of
+// Listener and Client may be called from any goroutine; a Client makes one call at a time.
+//
+//	l, err := udp.Config{Route: route, Admits: admits}.Serve(conn)
+//	c, err := udp.Dial(netip.MustParseAddrPort("192.0.2.1:111"))
+//	err = c.Call(ctx, &rpc.Request{Prog: portmap.Program, Vers: 2, Proc: portmap.ProcNull})
 package udp

@@ -1,9 +1,3 @@
-// Package bundle writes the data for a search for a fault into one compressed archive without
-// secrets. The manifest lists missing parts with the reason. The package asks a Daemon and reads
-// files; it changes nothing.
-//
-// Begin reading at Write. parts.go has the parts, redact.go removes secrets, anonymous.go replaces
-// names and addresses. One goroutine writes an archive.
 package bundle
 
 import (

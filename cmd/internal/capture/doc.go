@@ -6,4 +6,12 @@
 // joins them. The package writes the IP and UDP headers that each packet had on the wire.
 //
 // Begin with Slot.Run. The package knows links and wire formats, and nothing of devices.
+//
+// A capture runs in the goroutine that called Run. Slot and Run may be used from any goroutine, and
+// one capture of a device runs at a time.
+//
+//	var slot capture.Slot
+//	d, err := roce.Open(roce.Config{Addr: addr, Wrap: slot.Wrap})
+//	missed, err := capture.Run(ctx, file, capture.Options{Packets: 1000},
+//		[]capture.Device{{Slot: &slot, Closed: closed}}, func() {})
 package capture

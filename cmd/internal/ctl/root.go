@@ -1,9 +1,3 @@
-// Package ctl is the command tree of rstorectl. A command calls the daemon through package control
-// and prints the answer. It has no logic of the server. The commands on files are in package
-// filecmd, the commands on mounts in package mount.
-//
-// Begin reading at Root, and then at command.go: show and list make most commands. One goroutine
-// runs a command.
 package ctl
 
 import (

@@ -1,6 +1,3 @@
-// Package daemon is rstored: it puts the packages together (devices, transports,
-// programs, stores), follows the configuration and the control interface while
-// running, and takes everything down again in order.
 package daemon
 
 import (

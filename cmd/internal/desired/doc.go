@@ -11,4 +11,12 @@
 //
 // The package opens nothing and serves nothing. Only Read, WatchMounts and Sources.Subvolumes,
 // which State calls, look at the host. Begin with sources.go; merge.go has the rules.
+//
+// The package knows nothing of stores, devices, transports and protocols. A State is a value, and
+// Diff and Sources.State may be called from any goroutine. A MountWatcher has a goroutine, which
+// calls changed.
+//
+//	src := desired.Read(cfg, st)
+//	next := src.With(document).State()
+//	changes := desired.Diff(&running, &next)
 package desired

@@ -12,4 +12,8 @@
 // Nothing is called back with the lock held.
 //
 // Begin with set.go.
+//
+//	set := devices.New(devices.Config{Opener: devices.System(), Settings: settings, Log: log})
+//	dev, err := set.Acquire(provider.Choice{Kind: provider.Soft, Addr: addr})
+//	defer dev.Release()
 package devices

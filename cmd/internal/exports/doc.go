@@ -14,4 +14,11 @@
 // no effect in the daemon, because every store is behind a gate.
 //
 // Begin with set.go.
+//
+// Methods that change a Set must not run at the same time; the daemon calls them with its lock of
+// changes. The others may be called from any goroutine, and so may the methods of a store behind
+// its gate.
+//
+//	set := exports.New(exports.Config{State: st, Table: table, Recorder: rec, Files: files, Log: log})
+//	failed, err := set.Apply(state.Exports, desired.HostMounts(), nil)
 package exports

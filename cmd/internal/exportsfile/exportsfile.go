@@ -1,9 +1,3 @@
-// Package exportsfile reads export tables in the syntax of exports(5), which Linux servers have as
-// /etc/exports and /etc/exports.d/*.exports. It knows how a table is written, not what its options
-// mean: that is the business of package config. Begin reading at Table.Parse. A Table is plain
-// data.
-//
-//	t, err := exportsfile.Load("/etc/exports")
 package exportsfile
 
 import (

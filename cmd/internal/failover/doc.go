@@ -19,4 +19,16 @@
 // The connection is TLS 1.3. Both ends derive the same key from the secret of the file handles, and
 // each checks that the other one has the key. So any host that can read the state directory can
 // take over.
+//
+// The package knows nothing of what the parts contain, and nothing of stores and ports. Begin
+// reading at Listener.receive and at Dial; register.go has the list of standbys, tls.go the key.
+//
+// A Listener has a goroutine for each connection, and retains the last state that arrived. Its
+// methods, and Dial, may be called from any goroutine.
+//
+//	l, err := failover.Listen(failover.Config{Dir: dir, Node: "b", Address: "b:2052", Secret: key})
+//	from := l.Close(token) // the parts for that token, or nil
+//
+//	standbys, err := failover.List(dir)
+//	successor, err := failover.Dial(ctx, standbys[0], key)
 package failover

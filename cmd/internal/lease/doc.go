@@ -26,4 +26,12 @@
 //
 // Engine has the rules. It does no IO and reads no clock. Holder has the file and the clock. Begin
 // reading with engine.go.
+//
+// The package knows nothing of what is served. An Engine belongs to one goroutine. The methods of a
+// Holder may be called from any goroutine.
+//
+//	h, err := lease.Take(ctx, lease.Config{Dir: dir, Node: "a", Term: 10 * time.Second, Lost: end})
+//	if h.Serving() {
+//		// a reply may be sent
+//	}
 package lease

@@ -1,7 +1,3 @@
-// Package live computes the activity of the daemon. A Sample has the counters at one time; Between
-// computes a View from two samples: the rates between them. The package is arithmetic alone. It
-// reads no clock, makes no call and stores nothing, so that the terminal, the web page and scripts
-// see the same numbers.
 package live
 
 import (

@@ -15,4 +15,8 @@
 // by itself.
 //
 // Begin with set.go.
+//
+//	set := ports.New(ports.Config{Settings: settings, Devices: devices, RPC: srv, Log: log})
+//	err := set.Apply(state.Ports, nil, true)
+//	defer set.Close()
 package ports

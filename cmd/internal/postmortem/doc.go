@@ -7,4 +7,10 @@
 // nothing of the daemon.
 //
 // Read log.go first, then soft.go and kernel.go for the two providers. hints.go has the advice.
+//
+//	var failures postmortem.Log
+//	d, err := roce.Open(roce.Config{Addr: addr, OnFailure: failures.Soft})
+//	for _, p := range failures.List() {
+//		fmt.Println(p.Peer, p.Outcome, p.Reason)
+//	}
 package postmortem

@@ -1,4 +1,3 @@
-// Package rdmadev makes and removes soft RDMA devices of the host's kernel, by netlink.
 package rdmadev
 
 import (

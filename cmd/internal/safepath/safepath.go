@@ -1,8 +1,3 @@
-// Package safepath checks whether another user can change what a path leads to: the file or
-// directory itself, a directory on the way to it, or a symbolic link there. It opens nothing and
-// changes nothing. Begin reading at Check.
-//
-//	err := safepath.Check("/usr/sbin/rstored", 0) // only root may change it
 package safepath
 
 import (

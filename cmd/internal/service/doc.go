@@ -7,4 +7,8 @@
 //
 // The package knows no transport and no port, apart from the calls that it makes to clients by TCP.
 // The methods of a Service may be called by several goroutines. Begin with service.go.
+//
+//	s, err := service.New(service.Config{Settings: settings, State: st, Files: files, Log: log})
+//	l := tcp.Serve(listener, s.RPC)
+//	defer s.Close()
 package service

@@ -1,7 +1,3 @@
-// Package sockets has the sockets that outlive a process. The service manager has opened them
-// (socket activation), or stores them over a restart (its file descriptor store). Before a port
-// opens a new socket, it takes one for its address from here, if there is one. See sd_listen_fds(3)
-// and FileDescriptorStoreMax= in systemd.service(5).
 package sockets
 
 import (

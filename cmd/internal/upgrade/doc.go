@@ -16,4 +16,19 @@
 // Successor is the new process, in the old one (successor.go). Predecessor is the old process, in
 // the new one (predecessor.go). Component and Freezer are in the old process (component.go). The
 // package does not know what the parts contain.
+//
+// Begin reading at component.go, then at Successor.HandOver. One goroutine at a time uses a
+// Freezer, a Successor or a Predecessor, apart from Predecessor.Waiting and Has. A component's
+// Freeze may be called while calls are served.
+//
+//	s, err := upgrade.Spawn("/usr/sbin/rstored")
+//	_, err = s.Prepare(time.Minute, hello)
+//	f := upgrade.Freezer{Components: components, Work: work, Times: upgrade.DefaultTimes}
+//	if err = f.Freeze(); err == nil {
+//		_, err = s.HandOver(components, 5*time.Second)
+//	}
+//	if err != nil {
+//		return errors.Join(err, s.Kill(), f.Thaw())
+//	}
+//	err = s.Go() // from here on this process never serves again
 package upgrade

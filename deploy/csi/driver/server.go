@@ -1,12 +1,3 @@
-// Package driver implements the Container Storage Interface, version 1, for servers of NFS:
-// Identity, Controller and Node (github.com/container-storage-interface/spec). A volume is a
-// directory below an export. The controller makes and removes it with nfs/dial and mounts nothing.
-// A node mounts it directly at the path of the pod, with the kernel's client or by FUSE. The
-// transport is RDMA unless the volume says otherwise.
-//
-// The services keep no state between calls except the volumes and paths that calls work on. All
-// other state is in a volume's identifier, and in a record on the server beside the volume's
-// directory.
 package driver
 
 import (

@@ -1,5 +1,3 @@
-// Package krbtest runs a Kerberos KDC for tests: MIT's krb5kdc on the loopback interface, with a
-// database and all its files in a temporary directory.
 package krbtest
 
 import (

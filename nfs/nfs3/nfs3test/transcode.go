@@ -1,6 +1,3 @@
-// Package nfs3test takes messages of NFS version 3 and MOUNT version 3 apart with the
-// codecs of nfs3 and puts them together again, so that tests can hold those against
-// what other implementations say.
 package nfs3test
 
 import (

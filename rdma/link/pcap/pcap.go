@@ -1,6 +1,3 @@
-// Package pcap writes RoCEv2 packets as a pcap file that Wireshark and tcpdump read: FileHeader,
-// then AppendRecord for each packet. It makes the IP and UDP headers that the packet had on the
-// wire, so it needs no frame. rdma/wire/wiretest reads such files.
 package pcap
 
 import (

@@ -1,7 +1,5 @@
 //go:build linux
 
-// Package netns gives a test network namespaces of its own, joined by virtual Ethernet links. They
-// have no names, and end with the process.
 package netns
 
 import (

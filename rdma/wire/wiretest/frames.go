@@ -1,6 +1,3 @@
-// Package wiretest reads packet captures for tests: it takes the RoCEv2 packets out of a pcap
-// file together with what their IP headers said, so that a test can compare our decoders,
-// encoders and ICRC with those of another implementation.
 package wiretest
 
 import (

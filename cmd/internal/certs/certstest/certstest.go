@@ -1,4 +1,3 @@
-// Package certstest makes authorities and certificates for tests.
 package certstest
 
 import (

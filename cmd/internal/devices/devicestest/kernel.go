@@ -1,4 +1,3 @@
-// Package devicestest has a host whose kernel has RDMA devices that come and go, for tests.
 package devicestest
 
 import (

@@ -1,9 +1,3 @@
-// Package tshark has Wireshark's dissectors, an implementation that shares nothing
-// with ours, read captures of RPC-over-RDMA, and tells what they find wrong.
-//
-// Dissectors have mistakes of their own, and complain about packets that are right. So the
-// complaints are compared with those about the Linux kernel's own packets: errors that tshark
-// also reports for the kernel's packets are ignored.
 package tshark
 
 import (
