@@ -8,13 +8,13 @@ type Quotas interface {
 
 // ProjectQuotas is optional: a store whose directories can be in projects with quotas.
 type ProjectQuotas interface {
-	// ProjectQuota returns the quota of the project of a directory, in whose quota new files in it count. It
-	// is the zero Quota if there is none.
+	// ProjectQuota returns the quota of the project of a directory, in whose quota new files in it
+	// count. It is the zero Quota if there is none.
 	ProjectQuota(dir Handle) (Quota, error)
 }
 
-// Quota is the use and the limits of a user or project: bytes, and numbers of files. A limit of 0 means that
-// there is none.
+// Quota is the use and the limits of a user or project: bytes, and numbers of files. A limit of 0
+// means that there is none.
 type Quota struct {
 	Used, Soft, Hard            uint64
 	Files, FilesSoft, FilesHard uint64

@@ -11,8 +11,9 @@ type DirEvent struct {
 }
 
 // Renamed returns the events of a rename: that of the one directory, or those of the directories
-// that the entry leaves and enters. moved and replaced are the objects of the two names before; zero
-// if there is none. Two names of one object stay as they are (rename(2)), so there is no event then.
+// that the entry leaves and enters. moved and replaced are the objects of the two names before;
+// zero if there is none. Two names of one object stay as they are (rename(2)), so there is no event
+// then.
 func Renamed(same bool, from, to string, moved, replaced blockstore.Handle) []DirEvent {
 	gone := replaced != blockstore.Handle{}
 	switch {

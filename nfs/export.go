@@ -71,8 +71,8 @@ type ClientRule struct {
 	NoHide bool
 	// NoReadDirPlus refuses READDIRPLUS.
 	NoReadDirPlus bool
-	// InsecureLocks lets the lock manager of version 3 serve calls of all flavors and of all users. The
-	// Linux client has no locks of version 3 with Kerberos: lockd calls by AUTH_SYS.
+	// InsecureLocks lets the lock manager of version 3 serve calls of all flavors and of all users.
+	// The Linux client has no locks of version 3 with Kerberos: lockd calls by AUTH_SYS.
 	InsecureLocks bool
 }
 

@@ -207,8 +207,8 @@ const v4InV6 = 96
 
 func (t *Table) load() *snapshot { return t.cur.Load() }
 
-// AdmitsHost reports whether any export is for a host, by whichever transport. While the host's name
-// is being resolved it is not admitted.
+// AdmitsHost reports whether any export is for a host, by whichever transport. While the host's
+// name is being resolved it is not admitted.
 func (t *Table) AdmitsHost(a netip.Addr) bool {
 	return slices.ContainsFunc(t.load().list, func(x *Export) bool {
 		_, st := x.Rule(a)

@@ -44,9 +44,9 @@
 //
 // # Credits
 //
-// A client begins with one credit. Each reply has the grant: the number of calls that the client may
-// have in flight (RFC 8166 section 3.3.1). The reply to a call gives its credit back at once. A call
-// that the client has abandoned has its credit until the late reply arrives.
+// A client begins with one credit. Each reply has the grant: the number of calls that the client
+// may have in flight (RFC 8166 section 3.3.1). The reply to a call gives its credit back at once. A
+// call that the client has abandoned has its credit until the late reply arrives.
 //
 // The server has a receive posted for each credit, and up to 16 more (receives in memory.go): the
 // client can send its next call before the SEND of the reply has completed, which is when the
@@ -57,8 +57,8 @@
 //
 // A server ends a connection for one of these reasons, and counts it (counters.go):
 //
-//   - the client disconnects, or a work request fails: retries are used up, or the client refuses an
-//     RDMA READ or WRITE (serverConn.failed in pump.go);
+//   - the client disconnects, or a work request fails: retries are used up, or the client refuses
+//     an RDMA READ or WRITE (serverConn.failed in pump.go);
 //   - the client answers no probe (probe.go), or takes no reply and serves no RDMA READ for
 //     Config.SlowTimeout (throttle.go);
 //   - a reply cannot be prepared or posted (reply.go), or the client answers calls that it has not

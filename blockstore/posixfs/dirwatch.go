@@ -151,10 +151,10 @@ func dirKey(fd int) (string, error) {
 	return string(append(b, h.Bytes()...)), nil
 }
 
-// WatchDir implements blockstore.DirWatcher. It takes a kernel with fanotify and FAN_REPORT_DFID_NAME
-// (Linux 5.9; 5.13 without CAP_SYS_ADMIN) and a filesystem with handles that this host alone changes: the
-// kernel reports no change that another host makes. Changes by another store of this process are not
-// reported.
+// WatchDir implements blockstore.DirWatcher. It takes a kernel with fanotify and
+// FAN_REPORT_DFID_NAME (Linux 5.9; 5.13 without CAP_SYS_ADMIN) and a filesystem with handles that
+// this host alone changes: the kernel reports no change that another host makes. Changes by another
+// store of this process are not reported.
 func (f *FS) WatchDir(h blockstore.Handle, changed func()) (stop func(), err error) {
 	if !f.near {
 		return nil, fmt.Errorf("%w: others than this host may change the filesystem of %s", blockstore.ErrNotSupp, f.dir)
@@ -188,8 +188,9 @@ func (f *FS) WatchDir(h blockstore.Handle, changed func()) (stop func(), err err
 	}), nil
 }
 
-// unwatch ends the kernel's mark of a directory, unless it is watched again. If the directory cannot
-// be opened any more, the mark ends with the directory, and its events are dropped until then.
+// unwatch ends the kernel's mark of a directory, unless it is watched again. If the directory
+// cannot be opened any more, the mark ends with the directory, and its events are dropped until
+// then.
 func (f *FS) unwatch(h blockstore.Handle, key string) {
 	o, err := f.acquire(h)
 	if err != nil {

@@ -35,8 +35,8 @@ func (r *leaseRig) program(line string) {
 	}
 }
 
-// TestWatchDir: each change by a program of the host is told once, none of the store's own, and none
-// after the end of the watch.
+// TestWatchDir: each change by a program of the host is told once, none of the store's own, and
+// none after the end of the watch.
 func TestWatchDir(t *testing.T) {
 	for _, line := range []string{
 		"touch new", "mkdir new", "ln -s x new", "ln file new", "mkfifo new", "rm file", "rmdir sub", "mv file other",
@@ -139,8 +139,8 @@ func TestWatchDirRemote(t *testing.T) {
 	}
 }
 
-// TestWatchDirStuck: while the kernel is long in setting a mark, other watches end and are told. A mark
-// that fails leaves nothing behind.
+// TestWatchDirStuck: while the kernel is long in setting a mark, other watches end and are told. A
+// mark that fails leaves nothing behind.
 func TestWatchDirStuck(t *testing.T) {
 	d := dirWatcher{on: make(map[string][]*dirWatch)}
 	told := make(chan struct{})

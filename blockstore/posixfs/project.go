@@ -22,8 +22,8 @@ type fsxattr struct {
 const (
 	fsGetXattr = 0x801c581f // FS_IOC_FSGETXATTR
 	fsSetXattr = 0x401c5820 // FS_IOC_FSSETXATTR
-	// projectInherit is FS_XFLAG_PROJINHERIT: new files in the directory are in its project, and statfs(2)
-	// of the directory has the size of the project's quota.
+	// projectInherit is FS_XFLAG_PROJINHERIT: new files in the directory are in its project, and
+	// statfs(2) of the directory has the size of the project's quota.
 	projectInherit = 0x200
 
 	quotaSet      = 0x800008 // Q_SETQUOTA
@@ -69,10 +69,10 @@ func errnoOf(e unix.Errno) error {
 	return e
 }
 
-// SetProjectQuota bounds what the files of the export may take, in bytes, by a quota of the directory's
-// project; 0 is no bound. A directory without a project gets one, if it is empty: files that are there
-// would not count. So does one that is in its parent's project, whose bound is never changed. It needs
-// CAP_SYS_ADMIN, and a file system with quotas of projects.
+// SetProjectQuota bounds what the files of the export may take, in bytes, by a quota of the
+// directory's project; 0 is no bound. A directory without a project gets one, if it is empty: files
+// that are there would not count. So does one that is in its parent's project, whose bound is never
+// changed. It needs CAP_SYS_ADMIN, and a file system with quotas of projects.
 func (f *FS) SetProjectQuota(bytes uint64) error {
 	d, err := os.Open(f.dir)
 	if err != nil {
@@ -82,9 +82,9 @@ func (f *FS) SetProjectQuota(bytes uint64) error {
 	return kernelProjects.bound(d, bytes)
 }
 
-// ProjectQuota implements blockstore.ProjectQuotas. A daemon without CAP_SYS_ADMIN may not read quotas of
-// projects. It returns what statfs(2) says of the directory: the size of the quota, or of the file system
-// if that is smaller.
+// ProjectQuota implements blockstore.ProjectQuotas. A daemon without CAP_SYS_ADMIN may not read
+// quotas of projects. It returns what statfs(2) says of the directory: the size of the quota, or of
+// the file system if that is smaller.
 func (f *FS) ProjectQuota(dir blockstore.Handle) (blockstore.Quota, error) {
 	o, err := f.acquire(dir)
 	if err != nil {

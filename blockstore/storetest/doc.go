@@ -4,6 +4,7 @@
 // tests call the store from several goroutines.
 //
 //	func TestStore(t *testing.T) {
-//		storetest.Run(t, func(t *testing.T) blockstore.FS { return memfs.New(memfs.Options{}) }, storetest.Options{})
+//		open := func(t *testing.T) blockstore.FS { return memfs.New(memfs.Options{}) }
+//		storetest.Run(t, open, storetest.Options{})
 //	}
 package storetest

@@ -196,8 +196,8 @@ func TestCallbackAttrs(t *testing.T) {
 	}
 }
 
-// FuzzCallback: no call of a server makes the client fall over, the reply decodes, and its length is
-// bounded by that of the call.
+// FuzzCallback: no call of a server makes the client fall over, the reply decodes, and its length
+// is bounded by that of the call.
 func FuzzCallback(f *testing.F) {
 	call := func(prog, vers, proc uint32, args []byte) []byte {
 		var e xdr.Encoder

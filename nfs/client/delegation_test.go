@@ -77,8 +77,9 @@ func got[T any](t *testing.T, c <-chan T, what string) (v T) {
 	return v
 }
 
-// TestDelegationForReading: a file that is delegated is opened without a call, by a user for whom the
-// server has opened it before. Another client that writes gets it back, and the file stays open.
+// TestDelegationForReading: a file that is delegated is opened without a call, by a user for whom
+// the server has opened it before. Another client that writes gets it back, and the file stays
+// open.
 func TestDelegationForReading(t *testing.T) {
 	for _, v := range []Version{Version41, Version42} {
 		s := newServer(t)
@@ -130,8 +131,8 @@ func TestDelegationForReading(t *testing.T) {
 	}
 }
 
-// TestDelegationForWriting: another client that asks for the size of a file is answered by the client
-// with the delegation, and one that opens the file waits until the data is written back.
+// TestDelegationForWriting: another client that asks for the size of a file is answered by the
+// client with the delegation, and one that opens the file waits until the data is written back.
 func TestDelegationForWriting(t *testing.T) {
 	s := newServer(t)
 	other := s.client()
@@ -172,8 +173,8 @@ func TestDelegationForWriting(t *testing.T) {
 	must(t, release())
 }
 
-// TestDelegationsGoOn: a server that restarts gets the opens and delegations back, and does not lose
-// one of them; ReturnDelegation and the end of the client leave nothing.
+// TestDelegationsGoOn: a server that restarts gets the opens and delegations back, and does not
+// lose one of them; ReturnDelegation and the end of the client leave nothing.
 func TestDelegationsGoOn(t *testing.T) {
 	s := newServer(t)
 	c, u := s.caching()
@@ -207,8 +208,8 @@ func TestDelegationsGoOn(t *testing.T) {
 	}
 }
 
-// TestDelegationLost: a client that does not answer a recall loses the delegation after a lease, and
-// cannot write what it has cached. Data that it writes without the delegation goes on.
+// TestDelegationLost: a client that does not answer a recall loses the delegation after a lease,
+// and cannot write what it has cached. Data that it writes without the delegation goes on.
 func TestDelegationLost(t *testing.T) {
 	s := newServer(t)
 	var mu sync.Mutex
@@ -310,8 +311,8 @@ func TestRecallOvertakesOpen(t *testing.T) {
 	}
 }
 
-// TestDelegationsAreFew: a client returns delegations that it has used least when the server asks it
-// to keep fewer.
+// TestDelegationsAreFew: a client returns delegations that it has used least when the server asks
+// it to keep fewer.
 func TestDelegationsAreFew(t *testing.T) {
 	s := newServer(t)
 	c, u := s.caching()

@@ -38,8 +38,9 @@ func (g *gated) Close() error {
 	return nil
 }
 
-// TestConnections: a session makes further connections while all are in use, as many as it may have.
-// The calls of one that is lost go over others with the same XIDs: in version 3 only over newer ones.
+// TestConnections: a session makes further connections while all are in use, as many as it may
+// have. The calls of one that is lost go over others with the same XIDs: in version 3 only over
+// newer ones.
 func TestConnections(t *testing.T) {
 	for _, vers := range []uint32{3, 4} {
 		t.Run(fmt.Sprint("version ", vers), func(t *testing.T) { testConnections(t, vers) })
@@ -133,8 +134,8 @@ func sequenceOf(r *rpc.Request) (slot, seq uint32) {
 	return d.Uint32(), seq
 }
 
-// TestAllConnectionsLost: a call that finds one connection after the other lost does not wait between
-// them, and makes a new one at once.
+// TestAllConnectionsLost: a call that finds one connection after the other lost does not wait
+// between them, and makes a new one at once.
 func TestAllConnectionsLost(t *testing.T) {
 	srv := &flakyServer{lives: 1, xids: map[uint32]int{}}
 	s := newSession("server", 16, time.Hour, srv.dial)
@@ -168,9 +169,10 @@ func TestCallbacksBounded(t *testing.T) {
 	}
 }
 
-// TestBusySlot: the connection of a call is lost while the server executes it, and the server answers
-// to the retry that it is not done yet, as the kernel's server does. Until the call is done no other
-// one has its slot: with the same sequence ID the server would answer it with the reply of the first.
+// TestBusySlot: the connection of a call is lost while the server executes it, and the server
+// answers to the retry that it is not done yet, as the kernel's server does. Until the call is done
+// no other one has its slot: with the same sequence ID the server would answer it with the reply of
+// the first.
 func TestBusySlot(t *testing.T) {
 	s := newServer(t)
 	var mu sync.Mutex
@@ -258,8 +260,8 @@ func hasOp(r *rpc.Request, want uint32) bool {
 }
 
 // TestConnectionsCut: connections of one client are cut at random while many calls change files.
-// Each change is made once, over whatever connection it came: the session's slot tells. (Version 3 has
-// no such thing: a reply that was acknowledged and not read is lost.)
+// Each change is made once, over whatever connection it came: the session's slot tells. (Version 3
+// has no such thing: a reply that was acknowledged and not read is lost.)
 func TestConnectionsCut(t *testing.T) {
 	eachVersion(t, func(t *testing.T, s *server) {
 		if s.vers == Version3 {

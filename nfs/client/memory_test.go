@@ -72,8 +72,8 @@ func TestMemoryFollowsTheConnection(t *testing.T) {
 	}
 }
 
-// TestRegisterOnLostConnection: a connection that was lost while it had no calls does not keep memory
-// from being registered, and is not used again.
+// TestRegisterOnLostConnection: a connection that was lost while it had no calls does not keep
+// memory from being registered, and is not used again.
 func TestRegisterOnLostConnection(t *testing.T) {
 	server := &flakyServer{lives: 10, xids: map[uint32]int{}}
 	var conns []*registering

@@ -14,8 +14,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// TestConnections: one client with several connections moves data of many calls at once, in and out of
-// memory that is registered once. The server sees as many connections as the client may have.
+// TestConnections: one client with several connections moves data of many calls at once, in and out
+// of memory that is registered once. The server sees as many connections as the client may have.
 func TestConnections(t *testing.T) {
 	at, tcpAt, l, stop := serve()
 	defer stop()

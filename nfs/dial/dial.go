@@ -93,8 +93,8 @@ func (d *Dialer) secured(ctx context.Context, at endpoint, domain *rpcrdma.Domai
 	return mountPlain{s}, nil
 }
 
-// mountPlain makes the calls of MOUNT without RPCSEC_GSS, as the clients of kernels do. Some servers
-// answer them wrongly otherwise. A handle that MOUNT returns is no permission.
+// mountPlain makes the calls of MOUNT without RPCSEC_GSS, as the clients of kernels do. Some
+// servers answer them wrongly otherwise. A handle that MOUNT returns is no permission.
 type mountPlain struct{ *rpc.Secured }
 
 // Call implements rpc.Client.

@@ -98,7 +98,8 @@ func TestACLs(t *testing.T) {
 	})
 }
 
-// TestACLGrants: the kernel of a mount for all users lets those in whom an ACL lets in, and no others.
+// TestACLGrants: the kernel of a mount for all users lets those in whom an ACL lets in, and no
+// others.
 func TestACLGrants(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root becomes another user")

@@ -70,8 +70,8 @@ func BenchmarkSequential(b *testing.B) {
 	}
 }
 
-// BenchmarkConnections reads eight files at once in pieces of 1 MiB, through a mount with one connection
-// and with several.
+// BenchmarkConnections reads eight files at once in pieces of 1 MiB, through a mount with one
+// connection and with several.
 func BenchmarkConnections(b *testing.B) {
 	const files, size = 8, 32 << 20
 	for _, transport := range []string{"rdma", "tcp"} {
@@ -115,8 +115,9 @@ func BenchmarkConnections(b *testing.B) {
 	}
 }
 
-// BenchmarkSmall measures what does not depend on bandwidth: random reads of 4 KiB past the kernel's cache,
-// one at a time and 16 at once, and the attributes of files that the kernel does not know.
+// BenchmarkSmall measures what does not depend on bandwidth: random reads of 4 KiB past the
+// kernel's cache, one at a time and 16 at once, and the attributes of files that the kernel does
+// not know.
 func BenchmarkSmall(b *testing.B) {
 	const size = 64 << 20
 	for _, transport := range []string{"rdma", "tcp"} {

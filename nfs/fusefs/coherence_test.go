@@ -25,8 +25,8 @@ func two(t *testing.T, f func(t *testing.T, s *host, a, b *mounted)) {
 	}
 }
 
-// TestCloseToOpen: who opens a file sees what another mount wrote before it closed the file, whether
-// it overwrote, lengthened, shortened or replaced the file.
+// TestCloseToOpen: who opens a file sees what another mount wrote before it closed the file,
+// whether it overwrote, lengthened, shortened or replaced the file.
 func TestCloseToOpen(t *testing.T) {
 	two(t, func(t *testing.T, _ *host, a, b *mounted) {
 		for i, step := range []func(name string, data []byte) error{
@@ -95,8 +95,8 @@ func TestLocks(t *testing.T) {
 	})
 }
 
-// TestLocksOfVersion3: they are refused, so that no program relies on them, unless the mount asks for
-// its own.
+// TestLocksOfVersion3: they are refused, so that no program relies on them, unless the mount asks
+// for its own.
 func TestLocksOfVersion3(t *testing.T) {
 	s := newHost(t)
 	for _, local := range []bool{false, true} {
@@ -116,8 +116,8 @@ func TestLocksOfVersion3(t *testing.T) {
 	}
 }
 
-// TestServerRestarts: the server restarts and loses its memory while a file is written. Data that it
-// had only acknowledged as unstable is sent again, and newer data is not overwritten by it.
+// TestServerRestarts: the server restarts and loses its memory while a file is written. Data that
+// it had only acknowledged as unstable is sent again, and newer data is not overwritten by it.
 func TestServerRestarts(t *testing.T) {
 	for _, v := range []client.Version{client.Version3, client.Version42} {
 		t.Run(v.String(), func(t *testing.T) {
@@ -149,8 +149,8 @@ func TestServerRestarts(t *testing.T) {
 	}
 }
 
-// TestGrows: a file that another mount appends to is read on by a descriptor that is open, after the
-// attributes are as old as they may become.
+// TestGrows: a file that another mount appends to is read on by a descriptor that is open, after
+// the attributes are as old as they may become.
 func TestGrows(t *testing.T) {
 	s := newHost(t)
 	a := s.mount("rdma", client.Version42, func(c *Config) { c.Times = CacheTimes{} })

@@ -15,8 +15,8 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 )
 
-// hasDelegation opens a file until the mount has its delegation: a server grants none before it knows
-// that the client answers callbacks.
+// hasDelegation opens a file until the mount has its delegation: a server grants none before it
+// knows that the client answers callbacks.
 func (m *mounted) hasDelegation(name string, flags int) *os.File {
 	m.t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; {
@@ -55,8 +55,8 @@ func holds(t *testing.T, name string, want []byte) {
 	}
 }
 
-// TestDelegatedOpens: opens and attributes of a file that is delegated need no call, and another mount
-// that writes recalls the delegation and is seen by the next open.
+// TestDelegatedOpens: opens and attributes of a file that is delegated need no call, and another
+// mount that writes recalls the delegation and is seen by the next open.
 func TestDelegatedOpens(t *testing.T) {
 	overEach(t, func(t *testing.T, s *host, transport string) {
 		a := s.mount(transport, client.Version42, func(c *Config) { c.Times.RegMin, c.Times.RegMax = 0, 0 })
@@ -85,8 +85,8 @@ func TestDelegatedOpens(t *testing.T) {
 	})
 }
 
-// TestDelegatedWrites: data that a mount has not sent is part of the size that another one sees, and
-// is written back when another one reads the file.
+// TestDelegatedWrites: data that a mount has not sent is part of the size that another one sees,
+// and is written back when another one reads the file.
 func TestDelegatedWrites(t *testing.T) {
 	overEach(t, func(t *testing.T, s *host, transport string) {
 		a, b := s.mount(transport, client.Version42), s.mount("tcp", client.Version42)
@@ -134,8 +134,8 @@ func TestDelegatedMapping(t *testing.T) {
 	holds(t, b.path("f"), want)
 }
 
-// TestDelegatedNames: a file that is removed or replaced leaves nothing at the server that keeps its
-// space. The attributes follow what this mount does to a file that it has the delegation of.
+// TestDelegatedNames: a file that is removed or replaced leaves nothing at the server that keeps
+// its space. The attributes follow what this mount does to a file that it has the delegation of.
 func TestDelegatedNames(t *testing.T) {
 	s := newHost(t)
 	a := s.mount("rdma", client.Version42)
@@ -166,8 +166,8 @@ func TestDelegatedNames(t *testing.T) {
 	waitFor(t, "the removed files to be closed", func() bool { return s.four.State().Counts().Opens <= 1 })
 }
 
-// TestDelegationRestart: a server that is killed gives the delegations back. What was written before
-// and is cached still arrives, and what was made stable was there all the time.
+// TestDelegationRestart: a server that is killed gives the delegations back. What was written
+// before and is cached still arrives, and what was made stable was there all the time.
 func TestDelegationRestart(t *testing.T) {
 	overEach(t, func(t *testing.T, s *host, transport string) {
 		a := s.mount(transport, client.Version42)
@@ -193,8 +193,9 @@ func TestDelegationRestart(t *testing.T) {
 }
 
 // TestDelegationRevoked: a mount whose state the server has ended loses its delegation. If another
-// mount has changed the file since, what was cached is lost: fsync(2) fails with EIO, the log says so,
-// and the other mount's data stays. If nobody has, it is written. The file works on in both cases.
+// mount has changed the file since, what was cached is lost: fsync(2) fails with EIO, the log says
+// so, and the other mount's data stays. If nobody has, it is written. The file works on in both
+// cases.
 func TestDelegationRevoked(t *testing.T) {
 	for _, changed := range []bool{false, true} {
 		s := newHost(t)

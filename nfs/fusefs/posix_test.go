@@ -132,7 +132,8 @@ func (p *posix) times(what string, names []string, do func() error) {
 	}
 }
 
-// as makes calls as a user, without umask. It has a thread of its own for them, which ends with them.
+// as makes calls as a user, without umask. It has a thread of its own for them, which ends with
+// them.
 func (p *posix) as(u user, do func()) {
 	done := make(chan error)
 	go func() {

@@ -15,6 +15,6 @@
 // The methods of a Table may be called from any goroutine; Table has the order of its mutexes.
 //
 //	t := lock.New(0)
-//	l := lock.Lock{Owner: lock.Owner{Client: "a", ID: "1"}, Start: 0, End: lock.ToEnd, Exclusive: true}
+//	l := lock.Lock{Owner: lock.Owner{Client: "a", ID: "1"}, End: lock.ToEnd, Exclusive: true}
 //	holder, ok, err := t.Lock(file, l) // ok is false if holder's lock conflicts
 package lock

@@ -67,7 +67,7 @@ var (
 // Files and clients are in shards, so that requests for different ones do not wait for each other.
 // The lock order is
 //
-//	shard.update > shard.mu (several of them in the order of the shards) > Table.waits > clientShard.mu
+//	shard.update > shard.mu (several in the order of the shards) > Table.waits > clientShard.mu
 type Table struct {
 	max   int
 	seed  maphash.Seed

@@ -54,9 +54,9 @@ func (o *op) beginChangeName(dir blockstore.Handle, name string) (blockstore.Han
 	return h, o.beginChange(h)
 }
 
-// beginDir is beginChange for a change of the entries of a directory. dirChanged, after a change that
-// was made, notifies the clients that have the directory delegated. Without a name in e nothing
-// changes.
+// beginDir is beginChange for a change of the entries of a directory. dirChanged, after a change
+// that was made, notifies the clients that have the directory delegated. Without a name in e
+// nothing changes.
 func (o *op) beginDir(dir blockstore.Handle, e nfs.DirEvent) nfs.Status {
 	if o.s.Delegations == nil || e == (nfs.DirEvent{}) {
 		return nfs.OK

@@ -170,8 +170,8 @@ func TestHeldInPanic(t *testing.T) {
 	}
 }
 
-// TestDirDelegated: changes of a directory that is delegated are JUKEBOX, and nothing is done. Those
-// that are made are told.
+// TestDirDelegated: changes of a directory that is delegated are JUKEBOX, and nothing is done.
+// Those that are made are told.
 func TestDirDelegated(t *testing.T) {
 	var none blockstore.SetAttr
 	link := func(root, fh []byte) func(*xdr.Encoder) {

@@ -26,8 +26,8 @@ func aclsOf(x *nfs.Export) blockstore.ACLs {
 	return optional[blockstore.ACLs](x, func(l blockstore.Limits) bool { return l.ACLs })
 }
 
-// optional returns the store of an export if it has the optional interface T, and its limits say so;
-// else nil. x may be nil.
+// optional returns the store of an export if it has the optional interface T, and its limits say
+// so; else nil. x may be nil.
 func optional[T any](x *nfs.Export, has func(blockstore.Limits) bool) (s T) {
 	if x != nil && has(x.FS.Limits()) {
 		s, _ = x.FS.(T)

@@ -57,8 +57,8 @@ func (k *compound) newSubject(o *object) *subject {
 
 // of fills in the subject of an object of an export whose attributes the store has returned
 // already. It makes at most one call of the store for each of: root, ACL (two for a directory),
-// time of creation, label, quota, statfs. These calls come later than the one for attr, so that a GETATTR
-// is no snapshot of one moment.
+// time of creation, label, quota, statfs. These calls come later than the one for attr, so that a
+// GETATTR is no snapshot of one moment.
 func (k *compound) of(s *subject, a *blockstore.Attr, want Bitmap) nfs.Status {
 	s.attr, s.change, s.limit = *a, changeOf(a), s.x.FS.Limits()
 	if want.Has(AttrMountedOn) && a.Type == blockstore.TypeDir {

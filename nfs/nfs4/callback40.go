@@ -103,10 +103,10 @@ func (s *Server) recall40(r *state.Recall) {
 	})
 }
 
-// acknowledged40 reports whether a client has acknowledged the CB_RECALL and will return the delegation.
-// The reply comes from the client and may be anything. What does not decode counts as no answer to
-// the recall, but the path is proven all the same: somebody replies there. A client that
-// acknowledges and never returns the delegation has it revoked after a lease.
+// acknowledged40 reports whether a client has acknowledged the CB_RECALL and will return the
+// delegation. The reply comes from the client and may be anything. What does not decode counts as
+// no answer to the recall, but the path is proven all the same: somebody replies there. A client
+// that acknowledges and never returns the delegation has it revoked after a lease.
 func acknowledged40(d *xdr.Decoder) bool {
 	d.Uint32() // the last status
 	d.Opaque(tagMax)

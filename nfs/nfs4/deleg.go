@@ -254,10 +254,10 @@ func (k *compound) begin(f lock.File, kinds uint32) nfs.Status {
 }
 
 // beginChangeName is beginChange for the regular file or directory that a name stands for, if there
-// is one. The zero handle says that there is no object of the name. The store looks the name up again
-// later: if another file has the name by then, that is a file without a reservation, as if the change
-// had come a moment earlier. Without any backchannel on the server there are no delegations, and the
-// lookup is saved.
+// is one. The zero handle says that there is no object of the name. The store looks the name up
+// again later: if another file has the name by then, that is a file without a reservation, as if
+// the change had come a moment earlier. Without any backchannel on the server there are no
+// delegations, and the lookup is saved.
 func (k *compound) beginChangeName(dir *object, name string) (blockstore.Handle, nfs.Status) {
 	if !k.s.state.Delegating() {
 		return blockstore.Handle{}, nfs.OK

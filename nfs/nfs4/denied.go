@@ -61,8 +61,8 @@ func (k *compound) auditRule(x *nfs.Export, st nfs.Status) {
 	k.auditDenied(x.Pseudo, st, "reason", reason)
 }
 
-// unservedMinor counts a compound of a minor version that is not served, and notes a client that asked
-// for one of those that the setting nfs_versions can have.
+// unservedMinor counts a compound of a minor version that is not served, and notes a client that
+// asked for one of those that the setting nfs_versions can have.
 func (k *compound) unservedMinor() {
 	k.s.cfg.Counters.Status(nfs.ErrMinorVersMismatch)
 	if k.minor <= minorMax {

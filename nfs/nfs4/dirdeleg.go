@@ -29,11 +29,11 @@ const dirDelegResult = 4 + VerifierLen + resStateid + 8 + 4 + 4
 //	result     GDD4_OK       cookieverf, stateid, notifications, child and dir attributes
 //	           GDD4_UNAVAIL  bool: the server will signal
 //
-// The client is notified of names alone: of entries that are removed, added or renamed, as far as it
-// asks for these. It gets neither attributes nor cookies, so the verifier of cookies is zero.
+// The client is notified of names alone: of entries that are removed, added or renamed, as far as
+// it asks for these. It gets neither attributes nor cookies, so the verifier of cookies is zero.
 //
-// The caller has to be allowed to list the directory, as it learns of its names. A store that cannot
-// tell what others change gives no delegations.
+// The caller has to be allowed to list the directory, as it learns of its names. A store that
+// cannot tell what others change gives no delegations.
 func getDirDelegation(k *compound) nfs.Status {
 	d := &k.c.Args
 	d.Bool() // signal_deleg_avail
@@ -116,8 +116,8 @@ func noticesOf(e *nfs.DirEvent) uint32 {
 	return state.NoticeAdd
 }
 
-// beginDir is beginChange for a change of the entries of a directory. An operation calls it before it
-// changes anything, and dirChanged after it.
+// beginDir is beginChange for a change of the entries of a directory. An operation calls it before
+// it changes anything, and dirChanged after it.
 func (k *compound) beginDir(dir *object, e *nfs.DirEvent) nfs.Status {
 	return k.begin(lock.File{Export: dir.x.ID, Handle: dir.h}, noticesOf(e))
 }
@@ -126,8 +126,8 @@ func (k *compound) dirChanged(dir *object, e *nfs.DirEvent) {
 	k.s.dirChanged(lock.File{Export: dir.x.ID, Handle: dir.h}, e)
 }
 
-// encodeNotice appends a notify4 (RFC 8881 section 20.4.1): the kind as a bitmap, and its value as an
-// opaque. An entry is a name without attributes.
+// encodeNotice appends a notify4 (RFC 8881 section 20.4.1): the kind as a bitmap, and its value as
+// an opaque. An entry is a name without attributes.
 //
 //	REMOVE  notify_remove4  entry, cookie
 //	ADD     notify_add4     replaced entries, entry, cookies, previous entries, whether it is the last

@@ -47,8 +47,8 @@ type dirNotices struct {
 	restored []lock.File
 }
 
-// noticeQueue has the encoded notifications of a delegation that wait for the callback under way. It
-// exists while a callback is under way.
+// noticeQueue has the encoded notifications of a delegation that wait for the callback under way.
+// It exists while a callback is under way.
 type noticeQueue struct{ list [][]byte }
 
 // notice is CB_NOTIFY: stateid, nfs_fh4, notify4<>.

@@ -25,8 +25,8 @@ func (w *watcher) WatchDir(_ blockstore.Handle, changed func()) (func(), error) 
 	return func() { w.ended++ }, nil
 }
 
-// TestDirWatched: a change by the host recalls a directory, and the watch ends with the delegation. A
-// store that cannot tell of such changes delegates nothing.
+// TestDirWatched: a change by the host recalls a directory, and the watch ends with the delegation.
+// A store that cannot tell of such changes delegates nothing.
 func TestDirWatched(t *testing.T) {
 	r := newRig(t)
 	t.Cleanup(r.s.Close)

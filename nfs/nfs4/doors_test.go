@@ -11,8 +11,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// TestDoors: no way of a compound leads into an export by a flavor that it does not accept. SECINFO_NO_NAME
-// says which it does.
+// TestDoors: no way of a compound leads into an export by a flavor that it does not accept.
+// SECINFO_NO_NAME says which it does.
 func TestDoors(t *testing.T) {
 	r := newRig(t)
 	x := r.session(2, "one")

@@ -190,8 +190,8 @@ func secInfoNoName(k *compound) nfs.Status {
 //	+-------+----------+----------+
 //
 // An entry of RPCSEC_GSS has a second part: the mechanism, the quality of protection and the
-// service. WRONGSEC of the lookup is the reason for which the client asks, so it is no error here. A
-// client that is admitted but lacks TLS gets the same list: NFS has no flavor for TLS (RFC 9289).
+// service. WRONGSEC of the lookup is the reason for which the client asks, so it is no error here.
+// A client that is admitted but lacks TLS gets the same list: NFS has no flavor for TLS (RFC 9289).
 func (k *compound) flavors(o *object, st nfs.Status) nfs.Status {
 	var accepted nfs.Flavors
 	switch {

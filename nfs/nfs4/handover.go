@@ -34,11 +34,11 @@ import (
 // nothing. Pause, Snapshot and Restore are called by one goroutine: nothing guards offloads.taken
 // and offloads.restored.
 //
-// Pause(true) waits, in this order, for recalls for programs of the host (background), for callbacks
-// that are being sent (calling), for changes of the list of clients that may reclaim (Freeze), and
-// for the steps of copies under way. It takes all turns of the copies, so that no copy can begin
-// another step. A step is at most copyStep (16 MiB). Pause does not wait for the replies to
-// callbacks: the snapshot has these callbacks as pending.
+// Pause(true) waits, in this order, for recalls for programs of the host (background), for
+// callbacks that are being sent (calling), for changes of the list of clients that may reclaim
+// (Freeze), and for the steps of copies under way. It takes all turns of the copies, so that no
+// copy can begin another step. A step is at most copyStep (16 MiB). Pause does not wait for the
+// replies to callbacks: the snapshot has these callbacks as pending.
 func (s *Server) Pause(on bool) {
 	s.background.Lock()
 	s.calling.Lock()

@@ -84,9 +84,9 @@ func (s *Server) wanted(f lock.File) {
 }
 
 // freed recalls the delegations of a file once, and reports whether there are none any more. While
-// the server is paused it does nothing, as the successor will do it. It holds background for reading
-// and takes calling inside, by Recall: never the other way round. It must not wait with background
-// held, because Pause takes background for writing and stops all callers behind it.
+// the server is paused it does nothing, as the successor will do it. It holds background for
+// reading and takes calling inside, by Recall: never the other way round. It must not wait with
+// background held, because Pause takes background for writing and stops all callers behind it.
 func (s *Server) freed(f lock.File) bool {
 	s.background.RLock()
 	defer s.background.RUnlock()

@@ -8,8 +8,9 @@ import (
 )
 
 // An export can name other servers (nfs.Export.Locations). Either they have the same data as this
-// server (replicas, or further addresses of this one), or they have the data instead of this server:
-// the file system is absent here (RFC 8881 section 11.3), and the client is referred to them:
+// server (replicas, or further addresses of this one), or they have the data instead of this
+// server: the file system is absent here (RFC 8881 section 11.3), and the client is referred to
+// them:
 //
 //	client                                    server
 //	PUTROOTFH, LOOKUP "data", GETFH    --->

@@ -9,8 +9,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// relocate gives the rig two more exports: /away is on other servers, /also has replicas. It returns
-// a handle in /away from before, and that of its root.
+// relocate gives the rig two more exports: /away is on other servers, /also has replicas. It
+// returns a handle in /away from before, and that of its root.
 func relocate(r *rig, x *sess) (file, root []byte) {
 	away, also := memfs.New(memfs.Options{FSID: 90}), memfs.New(memfs.Options{FSID: 91})
 	list := slices.Clone(r.table.Exports())

@@ -87,8 +87,8 @@ func received(t *testing.T, c chan lockNotified) lockNotified {
 	}
 }
 
-// TestNotifyLock: clients that wait are called in the order in which they came, and nobody else gets
-// the lock meanwhile.
+// TestNotifyLock: clients that wait are called in the order in which they came, and nobody else
+// gets the lock meanwhile.
 func TestNotifyLock(t *testing.T) {
 	r := newRig(t)
 	fh := r.session(2, "maker").file("f")
@@ -130,8 +130,8 @@ func TestNotifyLock(t *testing.T) {
 	}
 }
 
-// TestNotifyNobody: a client that was called and does not come keeps the lock free for the time of an
-// offer; one that only tries has no place in the queue.
+// TestNotifyNobody: a client that was called and does not come keeps the lock free for the time of
+// an offer; one that only tries has no place in the queue.
 func TestNotifyNobody(t *testing.T) {
 	r := newRig(t)
 	fh := r.session(2, "maker").file("f")
@@ -195,7 +195,8 @@ func TestLockDeadlock(t *testing.T) {
 	oneG.wants(lockWriteWait, nfs.OK)
 }
 
-// TestNotifyLockAgain: a callback that cannot be sent while the server is paused is sent afterwards.
+// TestNotifyLockAgain: a callback that cannot be sent while the server is paused is sent
+// afterwards.
 func TestNotifyLockAgain(t *testing.T) {
 	r := newRig(t)
 	fh := r.session(2, "maker").file("f")

@@ -111,8 +111,8 @@ func TestOwnersByName(t *testing.T) {
 
 func (users) Groups(uint32) ([]uint32, error) { return nil, idmap.ErrUnknown }
 
-// TestWhoWithoutRule: an object whose export refuses the call is not reached as root. WRONGSEC makes
-// such objects, for SECINFO, and for entries of READDIR.
+// TestWhoWithoutRule: an object whose export refuses the call is not reached as root. WRONGSEC
+// makes such objects, for SECINFO, and for entries of READDIR.
 func TestWhoWithoutRule(t *testing.T) {
 	k := compound{s: new(Server), c: &rpc.Call{Cred: rpc.Cred{Flavor: rpc.AuthSys, Groups: []uint32{0}}}}
 	for range 2 { // a second call finds the identity of the first

@@ -92,8 +92,8 @@ func TestWriteSame(t *testing.T) {
 	}
 }
 
-// TestWriteSameBounds: a call writes a part, zeros take no space whatever their number, and what makes
-// no sense is refused.
+// TestWriteSameBounds: a call writes a part, zeros take no space whatever their number, and what
+// makes no sense is refused.
 func TestWriteSameBounds(t *testing.T) {
 	r := newRig(t)
 	x := r.session(2, "one")

@@ -55,8 +55,8 @@ func TestAnswersBounded(t *testing.T) {
 	}
 }
 
-// TestLateRetransmission: a call that arrives again after the next one of the client is not executed
-// again.
+// TestLateRetransmission: a call that arrives again after the next one of the client is not
+// executed again.
 func TestLateRetransmission(t *testing.T) {
 	for _, by := range []rpc.Transport{rpc.TransportUDP, rpc.TransportTCP} {
 		r := newRig(t, nil, 0)

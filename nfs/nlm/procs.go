@@ -16,8 +16,8 @@ import (
 type purpose uint8
 
 const (
-	// toFree ends a lock or a request. It needs no right: a user may end a lock that was taken before the
-	// user lost the right.
+	// toFree ends a lock or a request. It needs no right: a user may end a lock that was taken before
+	// the user lost the right.
 	toFree purpose = iota
 	toRead
 	toWrite
@@ -71,9 +71,9 @@ func (s *Server) locate(c *rpc.Call, l *Lock, why purpose) (f lock.File, o lock.
 	return lock.File{Export: id, Handle: h}, lock.Owner{Client: who.key(), ID: l.ownerID()}, Granted
 }
 
-// mayLock reports whether the caller owns a file, or has one of rights on it. Without this check any
-// user of a client could lock others out of their files. With locks on the host that includes the
-// programs of the host.
+// mayLock reports whether the caller owns a file, or has one of rights on it. Without this check
+// any user of a client could lock others out of their files. With locks on the host that includes
+// the programs of the host.
 func (s *Server) mayLock(
 	x *nfs.Export, rule *nfs.ClientRule, c *rpc.Call, h blockstore.Handle, a *blockstore.Attr, rights uint32,
 ) bool {

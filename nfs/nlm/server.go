@@ -103,7 +103,8 @@ type Server struct {
 	grants  map[*grant]struct{} // locks whose GRANTED has no answer yet
 }
 
-// grant is a lock that a client has waited for and now has. The client has not answered GRANTED yet.
+// grant is a lock that a client has waited for and now has. The client has not answered GRANTED
+// yet.
 type grant struct {
 	waiting
 	file lock.File
@@ -184,8 +185,9 @@ func (s *Server) conflict(
 // Programs returns the tables of NLM and of the status monitor.
 func (s *Server) Programs() []rpc.Program {
 	p := make([]rpc.Proc, numProcs)
-	// A call that is executed again late, after the call that followed it, makes or ends a lock that the
-	// client does not expect. Clients by UDP, whose datagrams overtake one another, send calls again.
+	// A call that is executed again late, after the call that followed it, makes or ends a lock that
+	// the client does not expect. Clients by UDP, whose datagrams overtake one another, send calls
+	// again.
 	once := []int{ProcLock, ProcCancel, ProcUnlock, ProcShare, ProcUnshare, ProcNMLock}
 	row := func(n int, name string, f func(*rpc.Call) rpc.Status) {
 		p[n] = rpc.Proc{

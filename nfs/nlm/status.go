@@ -18,8 +18,8 @@ import (
 // programs of the monitor's own host.
 //
 // NOTIFY has no authentication. A forged one ends the locks of a client that is up, which does not
-// notice. So gone compares the source address, and for exports with the option secure also the port.
-// Over TCP and RDMA that keeps other hosts out. By UDP it does not: both can be false there.
+// notice. So gone compares the source address, and for exports with the option secure also the
+// port. Over TCP and RDMA that keeps other hosts out. By UDP it does not: both can be false there.
 
 func (s *Server) statusProcs() []rpc.Proc {
 	p := make([]rpc.Proc, numStatusProcs)
@@ -50,8 +50,8 @@ func (s *Server) statusProcs() []rpc.Proc {
 
 // gone ends the locks of a client that has restarted. The client is found by address and name; the
 // domain of the name may be missing on either side. A host cannot end the locks of another address,
-// unless it may call by UDP and forges the source. Neither can a user without privileges of the same
-// host, if an export requires ports below 1024.
+// unless it may call by UDP and forges the source. Neither can a user without privileges of the
+// same host, if an export requires ports below 1024.
 func (s *Server) gone(peer *rpc.Peer, name string) {
 	addr := peer.Addr.Addr().Unmap()
 	const reserved = 1024

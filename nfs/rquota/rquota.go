@@ -33,8 +33,8 @@ const (
 const (
 	KindUser  = 0
 	KindGroup = 1
-	// KindProject is PRJQUOTA of Linux. The number is not looked at: the project is that of the directory
-	// that the path leads to.
+	// KindProject is PRJQUOTA of Linux. The number is not looked at: the project is that of the
+	// directory that the path leads to.
 	KindProject = 2
 )
 
@@ -156,8 +156,8 @@ func (s *server) quota(c *rpc.Call, p string, kind, id uint32) (q blockstore.Quo
 	return q, OK
 }
 
-// project looks up the quota of the project of a directory below an export. Who may go there may see it,
-// as it is what statfs(2) tells.
+// project looks up the quota of the project of a directory below an export. Who may go there may
+// see it, as it is what statfs(2) tells.
 func project(x *nfs.Export, who *blockstore.Cred, rest string) (q blockstore.Quota, st Status) {
 	store, ok := x.FS.(blockstore.ProjectQuotas)
 	if !ok {

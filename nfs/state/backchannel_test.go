@@ -2,8 +2,8 @@ package state
 
 import "testing"
 
-// TestProbeNotBegun: a probe that cannot begin, because the connection has gone in between, does not
-// keep the next connection from being tried out.
+// TestProbeNotBegun: a probe that cannot begin, because the connection has gone in between, does
+// not keep the next connection from being tried out.
 func TestProbeNotBegun(t *testing.T) {
 	b := NewBackchannel(backAttr, 1, nil)
 	first, second := new(path), new(path)

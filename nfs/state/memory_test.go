@@ -130,8 +130,8 @@ func TestMemoryOfOneHost(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// TestMemoryWithoutExport: hosts that no export admits get little, whatever their number, and what is
-// for others stays.
+// TestMemoryWithoutExport: hosts that no export admits get little, whatever their number, and what
+// is for others stays.
 func TestMemoryWithoutExport(t *testing.T) {
 	const all = 64 << 20
 	s := New(Config{Boot: 7, Memory: all, ClientMemory: all})

@@ -44,8 +44,8 @@ func snapshotOfHost(t *testing.T, b []byte, d int64, early bool) []byte {
 	return gobOf(t, x)
 }
 
-// TestMovedReplies: calls that clients send again to another host, after a planned failover, are not
-// executed again. Neither are they after a live upgrade or a crash on that host.
+// TestMovedReplies: calls that clients send again to another host, after a planned failover, are
+// not executed again. Neither are they after a live upgrade or a crash on that host.
 func TestMovedReplies(t *testing.T) {
 	for name, d := range clocks {
 		for _, early := range []bool{false, true} {

@@ -27,8 +27,9 @@ type gssCall struct {
 	window  bool // the reply has the verifier of Init
 }
 
-// less returns the room for bulk results if the transport has n bytes left. Results without protection
-// move by themselves, so a READ of krb5 fills its Write chunk; transports have room for the verifier.
+// less returns the room for bulk results if the transport has n bytes left. Results without
+// protection move by themselves, so a READ of krb5 fills its Write chunk; transports have room for
+// the verifier.
 func (g *gssCall) less(n int) int {
 	if g.ctx == nil || g.cred.Service == gss.None || n < 0 {
 		return n

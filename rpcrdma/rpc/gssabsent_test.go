@@ -265,8 +265,8 @@ func TestSecuredUsers(t *testing.T) {
 	}
 }
 
-// TestGSSRoom: bulk results that move by themselves have all the room that the transport has. Those that
-// are protected need some of it for their protection.
+// TestGSSRoom: bulk results that move by themselves have all the room that the transport has. Those
+// that are protected need some of it for their protection.
 func TestGSSRoom(t *testing.T) {
 	r := newGSSRig(t)
 	res, _ := r.init("alice")

@@ -56,7 +56,8 @@ type CallbackDialer struct {
 	at     map[callbackTo]*callbackCaller // one of those
 }
 
-// callbackTo is whom connections of a CallbackDialer lead to: an address, and how calls are protected.
+// callbackTo is whom connections of a CallbackDialer lead to: an address, and how calls are
+// protected.
 type callbackTo struct {
 	addr   netip.AddrPort
 	secure string
@@ -114,8 +115,8 @@ func (o *CallbackDialer) Conns() int {
 // not connect, and the Caller need not be closed.
 func (o *CallbackDialer) To(addr netip.AddrPort) rpc.Caller { return o.to(callbackTo{addr: addr}, nil) }
 
-// ToSecured is To for calls with RPCSEC_GSS. who says how and for whom: with the same address and who
-// the Caller is the same. secure adds RPCSEC_GSS to a connection, whose calls it may let wait.
+// ToSecured is To for calls with RPCSEC_GSS. who says how and for whom: with the same address and
+// who the Caller is the same. secure adds RPCSEC_GSS to a connection, whose calls it may let wait.
 func (o *CallbackDialer) ToSecured(addr netip.AddrPort, who string, secure func(rpc.Client) rpc.Client) rpc.Caller {
 	return o.to(callbackTo{addr, who}, secure)
 }

@@ -185,8 +185,8 @@ func TestRepliesBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// TestEnded: a connection has ended once the peer has closed or reset it, also with data that was not
-// read yet.
+// TestEnded: a connection has ended once the peer has closed or reset it, also with data that was
+// not read yet.
 func TestEnded(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -51,9 +51,9 @@ type outbox struct {
 	due   deadline
 }
 
-// send queues a call, and writes it unless another caller does. The memory of the call is used until
-// its stage is written, or until unsend returns. A slow server delays all calls, and fails the
-// connection after clientWriteTimeout.
+// send queues a call, and writes it unless another caller does. The memory of the call is used
+// until its stage is written, or until unsend returns. A slow server delays all calls, and fails
+// the connection after clientWriteTimeout.
 func (c *Client) send(p *pending) {
 	o := &c.out
 	p.mark = rpc.RecordMark(p.call.Len())
@@ -68,8 +68,8 @@ func (c *Client) send(p *pending) {
 	}
 }
 
-// write writes what is queued. own is the call of the caller, nil if it has none: once its reply has
-// arrived, another goroutine writes the rest.
+// write writes what is queued. own is the call of the caller, nil if it has none: once its reply
+// has arrived, another goroutine writes the rest.
 func (c *Client) write(own *pending) {
 	o := &c.out
 	if own == nil || !own.alone {

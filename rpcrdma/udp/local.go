@@ -36,8 +36,8 @@ func wantLocal(c *net.UDPConn) (s sender, err error) {
 }
 
 // send sends a datagram from one of the host's addresses. It never waits: a socket's buffer is full
-// while the neighbours that the datagrams are for do not answer, and then the datagram is lost, as it
-// may be later on its way.
+// while the neighbours that the datagrams are for do not answer, and then the datagram is lost, as
+// it may be later on its way.
 func (s *sender) send(b []byte, from local, to netip.AddrPort) (n int, err error) {
 	var at unix.Sockaddr
 	if s.six {

@@ -66,15 +66,16 @@ type Listener struct {
 	stop   chan struct{} // closed by Shutdown
 	done   chan struct{} // closed when the reader has ended
 
-	// turn is locked while a datagram is read and dispatched, and between Pause(true) and Pause(false).
+	// turn is locked while a datagram is read and dispatched, and between Pause(true) and
+	// Pause(false).
 	turn   sync.Mutex
 	mu     sync.Mutex // guards the fields below
 	paused bool
 	begun  bool
 }
 
-// call is a Call with the memory of its datagrams. It belongs to the reader, then to the server until
-// Reply, and is in free otherwise.
+// call is a Call with the memory of its datagrams. It belongs to the reader, then to the server
+// until Reply, and is in free otherwise.
 type call struct {
 	rpc.Call
 	in    [MaxMessage + 1]byte // one more byte tells that a datagram was longer

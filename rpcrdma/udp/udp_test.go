@@ -127,7 +127,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// raw sends a datagram, and returns the answer, or nil if there is none before that of a later NULL.
+// raw sends a datagram, and returns the answer, or nil if there is none before that of a later
+// NULL.
 func raw(t *testing.T, r *rig, msg []byte) []byte {
 	t.Helper()
 	c, err := new(net.Dialer).DialContext(t.Context(), "udp4", r.Addr().String())
@@ -294,8 +295,8 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestShutdownBusy: Shutdown ends with its context also while all calls are in progress, so that the
-// reader waits for one of them to end.
+// TestShutdownBusy: Shutdown ends with its context also while all calls are in progress, so that
+// the reader waits for one of them to end.
 func TestShutdownBusy(t *testing.T) {
 	r := serve(t, "udp4", "127.0.0.1:0", Config{MaxCalls: 1})
 	defer close(r.release)

@@ -165,8 +165,8 @@ func (n *haNode) serves() {
 	}
 }
 
-// again starts a daemon again that has lost the lease, as systemd does: a busy machine can be too slow
-// for such a short one.
+// again starts a daemon again that has lost the lease, as systemd does: a busy machine can be too
+// slow for such a short one.
 func (n *haNode) again() {
 	n.p.t.Helper()
 	if n.cmd == nil {

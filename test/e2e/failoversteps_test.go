@@ -102,7 +102,8 @@ func (l *load) end() {
 	l.running.Wait()
 }
 
-// pauses returns the longest pause of each client since it was called last, which a fault has caused.
+// pauses returns the longest pause of each client since it was called last, which a fault has
+// caused.
 func (l *load) pauses(fault string) string {
 	var all []string
 	for _, w := range l.workers {
@@ -162,10 +163,11 @@ func (l *load) verify() {
 	t.Logf("%d files", len(want))
 }
 
-// TestFailover: two nodes with one state directory and one address. Whatever happens to the one that
-// serves, the other one takes over, the clients of every version and transport continue, nothing
-// that was acknowledged is lost, and nothing is done twice. A node that was stopped and continues
-// ends without an answer to anybody. FAILOVER_SEED sets the seed, FAILOVER_ROUNDS how many faults.
+// TestFailover: two nodes with one state directory and one address. Whatever happens to the one
+// that serves, the other one takes over, the clients of every version and transport continue,
+// nothing that was acknowledged is lost, and nothing is done twice. A node that was stopped and
+// continues ends without an answer to anybody. FAILOVER_SEED sets the seed, FAILOVER_ROUNDS how
+// many faults.
 func TestFailover(t *testing.T) {
 	seed := rand.Uint64()
 	_, _ = fmt.Sscan(os.Getenv("FAILOVER_SEED"), &seed)

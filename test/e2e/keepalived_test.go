@@ -100,9 +100,9 @@ func (k *keepalived) pid(name string) int {
 	return n
 }
 
-// kill kills the processes of the node, as a loss of power does, and waits for their end. Their command
-// lines have the node's directory of scripts or its control socket, which no others have. The files
-// of process numbers do not suffice: a script may be about to start the daemon.
+// kill kills the processes of the node, as a loss of power does, and waits for their end. Their
+// command lines have the node's directory of scripts or its control socket, which no others have.
+// The files of process numbers do not suffice: a script may be about to start the daemon.
 func (k *keepalived) kill() {
 	for k.killOnce() {
 	}
@@ -116,8 +116,8 @@ func (k *keepalived) kill() {
 }
 
 // killOnce kills what runs on the node at one moment, and reports whether there was anything. A
-// process number that is in use again can't be killed by mistake, as the descriptor is of the process
-// whose command line was read after it was opened.
+// process number that is in use again can't be killed by mistake, as the descriptor is of the
+// process whose command line was read after it was opened.
 func (k *keepalived) killOnce() bool {
 	found := false
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -258,8 +258,8 @@ func TestKeepalived(t *testing.T) {
 	l.distribution()
 }
 
-// TestHAScript: a start that waits, as for the lease of the other node, ends when the node loses the
-// address, and what keepalived said last counts.
+// TestHAScript: a start that waits, as for the lease of the other node, ends when the node loses
+// the address, and what keepalived said last counts.
 func TestHAScript(t *testing.T) {
 	dir := t.TempDir()
 	script, err := filepath.Abs(filepath.Join("..", "..", "deploy", "keepalived", "rstored-ha"))

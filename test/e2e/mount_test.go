@@ -151,8 +151,8 @@ done
 echo $i
 `
 
-// TestMountServerKilled: the server is killed while a program writes, opens and locks held. All that
-// fsync acknowledged is there at the end, and the mount goes on with its opens and locks. The
+// TestMountServerKilled: the server is killed while a program writes, opens and locks held. All
+// that fsync acknowledged is there at the end, and the mount goes on with its opens and locks. The
 // program is a process of its own: a child of this test that shares an open file of the mount
 // closes it before it becomes the server, and would wait for itself.
 func TestMountServerKilled(t *testing.T) {
@@ -322,7 +322,8 @@ echo back >"$3/to"
 test ! -e "$3/from"' sh "$@"
 `
 
-// TestMountOrdinaryUser: a user without privileges mounts by fusermount3, over RDMA without a device.
+// TestMountOrdinaryUser: a user without privileges mounts by fusermount3, over RDMA without a
+// device.
 func TestMountOrdinaryUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root makes the namespace of this test")

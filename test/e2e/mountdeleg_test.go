@@ -80,10 +80,10 @@ func TestMountDelegations(t *testing.T) {
 	}
 }
 
-// TestMountSuspended: the process of a mount that has a delegation and data which is not sent stands
-// still for longer than a lease. Another mount that wants the file waits until the server has revoked
-// the delegation, and changes the file. The data of the first mount is lost: it says so by EIO and in
-// its log, and leaves the file as the other mount wrote it. Its programs go on.
+// TestMountSuspended: the process of a mount that has a delegation and data which is not sent
+// stands still for longer than a lease. Another mount that wants the file waits until the server
+// has revoked the delegation, and changes the file. The data of the first mount is lost: it says so
+// by EIO and in its log, and leaves the file as the other mount wrote it. Its programs go on.
 func TestMountSuspended(t *testing.T) {
 	d := newDaemon(t, "--lease-time", "10s")
 	a, b := d.mount("rdma", "vers=4.2,deleg"), d.mount("tcp", "vers=4.2,deleg")

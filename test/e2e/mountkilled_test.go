@@ -15,8 +15,8 @@ import (
 )
 
 // TestMountProcessKilled: a service manager starts the process of a mount again after each kill. It
-// mounts at the same place, over what the killed one left. Programs see ENOTCONN on what they had open,
-// open it again, and go on. What fsync(2) has acknowledged is there.
+// mounts at the same place, over what the killed one left. Programs see ENOTCONN on what they had
+// open, open it again, and go on. What fsync(2) has acknowledged is there.
 func TestMountProcessKilled(t *testing.T) {
 	d := newDaemon(t)
 	d.mount("tcp", "") // skips without FUSE

@@ -109,9 +109,9 @@ func lockable(t *testing.T, name string) bool {
 	return unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l) == nil
 }
 
-// TestPlannedFailover: a node hands over to the other one and back. There is no grace period, clients
-// keep their IDs, their locks are locks of the host on the new node, and nothing is lost or done
-// twice.
+// TestPlannedFailover: a node hands over to the other one and back. There is no grace period,
+// clients keep their IDs, their locks are locks of the host on the new node, and nothing is lost or
+// done twice.
 func TestPlannedFailover(t *testing.T) {
 	rounds := 2
 	_, _ = fmt.Sscan(os.Getenv("FAILOVER_ROUNDS"), &rounds)
@@ -206,8 +206,9 @@ func TestPlannedFails(t *testing.T) {
 	l.distribution()
 }
 
-// TestPromote: where nodes wait for a promotion, none of them serves by itself, one that was demoted
-// neither, and a promoted one does. A node whose daemon was killed takes its own lease again.
+// TestPromote: where nodes wait for a promotion, none of them serves by itself, one that was
+// demoted neither, and a promoted one does. A node whose daemon was killed takes its own lease
+// again.
 func TestPromote(t *testing.T) {
 	p := newPair(t)
 	p.manual = true

@@ -19,8 +19,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/udp"
 )
 
-// overUDP starts a daemon whose export any host may use from any port, and whose port mapper answers
-// by TCP and UDP at port 111. It skips the test where that port cannot be bound.
+// overUDP starts a daemon whose export any host may use from any port, and whose port mapper
+// answers by TCP and UDP at port 111. It skips the test where that port cannot be bound.
 func overUDP(t *testing.T) *daemon {
 	t.Helper()
 	at := loopback()

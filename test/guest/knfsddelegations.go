@@ -17,8 +17,8 @@ func (r recallsOfKernel) Recalled(_ context.Context, d *client.Delegation) { r <
 func (recallsOfKernel) Lost(*client.Delegation)                            {}
 func (recallsOfKernel) Changed(*client.Delegation) (uint64, bool)          { return 0, false }
 
-// kernelDelegations has one client, over RDMA and then over TCP, get a delegation for reading from the
-// kernel's server, and another client write to the file, so that the server recalls it.
+// kernelDelegations has one client, over RDMA and then over TCP, get a delegation for reading from
+// the kernel's server, and another client write to the file, so that the server recalls it.
 func kernelDelegations(ctx context.Context, rdma, tcp string, version client.Version) error {
 	for _, urls := range [][2]string{{rdma, tcp}, {tcp, rdma}} {
 		if err := kernelRecalls(ctx, urls[0], urls[1], version); err != nil {

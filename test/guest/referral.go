@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// referralExports are those of the script referral. The first one is the root, with the addresses of
-// the server.
+// referralExports are those of the script referral. The first one is the root, with the addresses
+// of the server.
 var referralExports = []string{
 	"%s/top=/(rw,no_root_squash,fsid=root,replicas=/@" + HostAddr + "+[" + HostAddr6 + "])",
 	"%s/home=/home(rw,no_root_squash)",

@@ -142,7 +142,8 @@ func (c *container) install(from, to string, mode os.FileMode) {
 	}
 }
 
-// files are the names of all files inside, except for what the system and the tests themselves write.
+// files are the names of all files inside, except for what the system and the tests themselves
+// write.
 func (c *container) files() []string {
 	c.t.Helper()
 	return strings.Split(c.run("find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp "+

@@ -25,8 +25,9 @@ import (
 	tools "github.com/rstored/rstored/test/csi"
 )
 
-// TestCSIExports: volumes with an export each. All of csi-sanity, and that a node reaches the volumes that
-// are published to it and no other, neither by path nor by a handle, and is not root there.
+// TestCSIExports: volumes with an export each. All of csi-sanity, and that a node reaches the
+// volumes that are published to it and no other, neither by path nor by a handle, and is not root
+// there.
 func TestCSIExports(t *testing.T) {
 	need(t, "go", "openssl")
 	dir, host := t.TempDir(), fmt.Sprintf("127.%d.%d.", 77+rand.IntN(100), rand.IntN(256))
@@ -194,7 +195,8 @@ func TestCSIExports(t *testing.T) {
 		t.Errorf("%q, %v", b[:n], err)
 	}
 
-	// Where nothing would be enforced a size is refused, unless the class says that it is recorded alone.
+	// Where nothing would be enforced a size is refused, unless the class says that it is recorded
+	// alone.
 	params["quota"] = "enforced"
 	if _, err := create("bounded"); status.Code(err) != codes.FailedPrecondition ||
 		!strings.Contains(err.Error(), "quota") {

@@ -21,8 +21,8 @@ import (
 	tools "github.com/rstored/rstored/test/csi"
 )
 
-// TestCSIFUSE: volumes that rstorectl mounts by FUSE: all of csi-sanity, what pods write, groups, numbers,
-// and a mount whose process has ended.
+// TestCSIFUSE: volumes that rstorectl mounts by FUSE: all of csi-sanity, what pods write, groups,
+// numbers, and a mount whose process has ended.
 func TestCSIFUSE(t *testing.T) {
 	need(t, "go")
 	if _, err := os.Stat("/dev/fuse"); err != nil {

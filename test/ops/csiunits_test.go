@@ -8,8 +8,8 @@ import (
 	tools "github.com/rstored/rstored/test/csi"
 )
 
-// TestCSIUnits: a real systemd runs the mounts by FUSE, so that they outlive the plugin and all of its
-// processes, and end when they are unpublished.
+// TestCSIUnits: a real systemd runs the mounts by FUSE, so that they outlive the plugin and all of
+// its processes, and end when they are unpublished.
 func TestCSIUnits(t *testing.T) {
 	need(t, "go")
 	c := boot(t)

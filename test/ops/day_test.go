@@ -7,8 +7,8 @@ import (
 )
 
 // TestDay is an administrator's first days, with the package of each kind, in a clean system:
-// installation, first export, mount, a wrong configuration, a full disk, a disk that is missing after
-// a restart, an upgrade, and the end.
+// installation, first export, mount, a wrong configuration, a full disk, a disk that is missing
+// after a restart, an upgrade, and the end.
 func TestDay(t *testing.T) {
 	need(t, "systemd-nspawn", "dpkg-deb")
 	for _, kind := range []struct{ name, pattern, prepare, install, upgrade, remove string }{

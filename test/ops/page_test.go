@@ -155,7 +155,8 @@ func TestPage(t *testing.T) {
 		if wide := b.eval(`document.documentElement.scrollWidth > document.documentElement.clientWidth`); wide != "false" {
 			t.Errorf("%s: the page is wider than its window", name)
 		}
-		// Nothing has to be scrolled sideways on a narrow screen, and every number has its name beside it.
+		// Nothing has to be scrolled sideways on a narrow screen, and every number has its name beside
+		// it.
 		if v.width < 500 {
 			b.wait("rows are cards", `[...document.querySelectorAll("#panel, .card")].every((e) => `+
 				`e.scrollWidth <= e.clientWidth + 1) && [...document.querySelectorAll(".stack td")].every((e) => e.dataset.label)`)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestRelease: make release builds packages twice, and apt, rpm and dnf accept what it signs. apt and
-// dnf refuse what was changed afterwards.
+// TestRelease: make release builds packages twice, and apt, rpm and dnf accept what it signs. apt
+// and dnf refuse what was changed afterwards.
 func TestRelease(t *testing.T) {
 	need(t, "gpg", "apt-get", "apt-ftparchive", "createrepo_c", "rpmsign", "rpmkeys")
 	dir := t.TempDir()

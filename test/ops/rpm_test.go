@@ -159,8 +159,8 @@ func TestRPMScripts(t *testing.T) {
 	})
 }
 
-// onlyState fails if more is left of an RPM package than the configuration that was changed, and the
-// state.
+// onlyState fails if more is left of an RPM package than the configuration that was changed, and
+// the state.
 func onlyState(t *testing.T, c *container, before []string) {
 	t.Helper()
 	for _, f := range c.leftOver(before) {

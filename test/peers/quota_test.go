@@ -35,8 +35,8 @@ func (s quotaFS) Quota(c *blockstore.Cred, _ blockstore.Handle) (q blockstore.Qu
 	return q, nil
 }
 
-// TestQuotaTool: quota(1) of Linux distributions asks by UDP. It looks for NFS mounts in /proc/mounts,
-// in whose place it sees a file with one.
+// TestQuotaTool: quota(1) of Linux distributions asks by UDP. It looks for NFS mounts in
+// /proc/mounts, in whose place it sees a file with one.
 func TestQuotaTool(t *testing.T) {
 	for _, p := range []string{"quota", "unshare"} {
 		if _, err := exec.LookPath(p); err != nil {

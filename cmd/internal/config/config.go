@@ -105,8 +105,9 @@ type Config struct {
 	// one node. HANode is the name of this node, or empty for the host's name.
 	HALease time.Duration `mapstructure:"ha_lease" yaml:"ha_lease"`
 	HANode  string        `mapstructure:"ha_node" yaml:"ha_node"`
-	// HAListen is HOST:PORT, at an address of this node alone, where a standby takes over from the node
-	// that serves. HAPromote says when a standby takes a free lease: PromoteAuto or PromoteManual.
+	// HAListen is HOST:PORT, at an address of this node alone, where a standby takes over from the
+	// node that serves. HAPromote says when a standby takes a free lease: PromoteAuto or
+	// PromoteManual.
 	HAListen  string `mapstructure:"ha_listen" yaml:"ha_listen"`
 	HAPromote string `mapstructure:"ha_promote" yaml:"ha_promote"`
 	// StopTimeout bounds the graceful stop.

@@ -27,7 +27,8 @@ import (
 //
 // What happens on failure depends on the release of the lease. Before this node closes its stores
 // every failure thaws the components, and this node continues. From then on it never serves again.
-// If the standby does not take over, the next node has the lease after its term, with a grace period.
+// If the standby does not take over, the next node has the lease after its term, with a grace
+// period.
 
 // errShared is returned where nodes share nothing.
 var errShared = errors.New("no nodes share the state directory: ha_lease is not set")

@@ -18,9 +18,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// TestKerberosCalls40: a client of version 4.0 that has named itself by Kerberos is called by Kerberos: by
-// the principal that it knows the server by, with the service of its SETCLIENTID. A client whose
-// principal has no key of a service is not called, nor by another flavor.
+// TestKerberosCalls40: a client of version 4.0 that has named itself by Kerberos is called by
+// Kerberos: by the principal that it knows the server by, with the service of its SETCLIENTID. A
+// client whose principal has no key of a service is not called, nor by another flavor.
 func TestKerberosCalls40(t *testing.T) {
 	const machine = "host/client.rstored.test"
 	k := newKerberized(t, t.TempDir()+"=/a(sec=krb5i)")

@@ -101,7 +101,8 @@ func TestKerberosMount(t *testing.T) {
 				}
 			})
 			as := func(uid uint32, line string) (string, error) {
-				// Not Dir: the directory is served by this process, which may stand still until the program begins.
+				// Not Dir: the directory is served by this process, which may stand still until the program
+				// begins.
 				cmd := exec.Command("sh", "-c", line)
 				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 				out, err := cmd.CombinedOutput()

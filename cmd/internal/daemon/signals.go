@@ -78,8 +78,8 @@ func (d *Daemon) wait(ctx context.Context, sig chan os.Signal) error {
 	}
 }
 
-// stopInTime is Stop within stop_timeout, or until a signal that ends it at once. It reports whether
-// there was one.
+// stopInTime is Stop within stop_timeout, or until a signal that ends it at once. It reports
+// whether there was one.
 func (d *Daemon) stopInTime(ctx context.Context, sig <-chan os.Signal) (signalled bool, err error) {
 	stop, cancel := context.WithTimeout(ctx, d.cfg.Load().StopTimeout)
 	defer cancel()

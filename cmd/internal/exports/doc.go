@@ -19,6 +19,6 @@
 // changes. The others may be called from any goroutine, and so may the methods of a store behind
 // its gate.
 //
-//	set := exports.New(exports.Config{State: st, Table: table, Recorder: rec, Files: files, Log: log})
+//	set := exports.New(exports.Config{State: st, Table: table, Files: files, Log: log})
 //	failed, err := set.Apply(state.Exports, desired.HostMounts(), nil)
 package exports

@@ -6,7 +6,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 )
 
-// SetQuota sets the quota of an export whose store is open, before the change is recorded that has it.
+// SetQuota sets the quota of an export whose store is open, before the change is recorded that has
+// it.
 func (s *Set) SetQuota(e *config.Export) error {
 	if old := s.Same(e); old != nil {
 		return setQuota(old, e)

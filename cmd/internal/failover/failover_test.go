@@ -66,8 +66,8 @@ func handOver(t *testing.T, to Standby, token, data string) *upgrade.Successor {
 	return s
 }
 
-// TestHandOver: a standby that has claimed the lease by the token has what was handed over last, and
-// says that it serves.
+// TestHandOver: a standby that has claimed the lease by the token has what was handed over last,
+// and says that it serves.
 func TestHandOver(t *testing.T) {
 	r := listen(t, "secret")
 	to := r.standby(t)

@@ -24,7 +24,8 @@ const (
 	kindDirectory = "directory"
 )
 
-// userQuota is one line of quota: of a user, or of the project of a directory. Limits of 0 are none.
+// userQuota is one line of quota: of a user, or of the project of a directory. Limits of 0 are
+// none.
 type userQuota struct {
 	URL        string     `json:"url"`
 	Kind       string     `json:"kind"`

@@ -261,7 +261,8 @@ func TestNeverTwo(t *testing.T) {
 			calm, served = calm+end, served+held
 		}
 	}
-	// One of 20 requests to the storage takes up to three terms, so that the lease is lost now and then.
+	// One of 20 requests to the storage takes up to three terms, so that the lease is lost now and
+	// then.
 	if served < calm/2 {
 		t.Errorf("seed %d: without faults somebody served for %v of %v", seed, served, calm)
 	}

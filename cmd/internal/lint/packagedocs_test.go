@@ -12,8 +12,8 @@ import (
 )
 
 // TestPackageDocs: doc.go of each package says what the package is for, what it knows nothing of,
-// where to begin reading, and which goroutines may use it. It has an example, unless the package has
-// runnable ones. A file that it names exists.
+// where to begin reading, and which goroutines may use it. It has an example, unless the package
+// has runnable ones. A file that it names exists.
 func TestPackageDocs(t *testing.T) {
 	parts := map[string]*regexp.Regexp{
 		"what it knows nothing of": regexp.MustCompile(

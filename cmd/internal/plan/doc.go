@@ -6,6 +6,6 @@
 // cmd/internal/desired. Begin with plan.go; disruptions.go has the clients. A Running is made for
 // one Plan, and used by one goroutine. What it refers to may serve calls meanwhile.
 //
-//	r := plan.Running{State: now, Exports: set, Table: table, Recorder: rec, NFS4: clients, Locks: locks}
+//	r := plan.Running{State: now, Exports: set, Table: table, NFS4: clients, Locks: locks}
 //	p := r.Plan(&next) // p.Changes, p.Disruptions
 package plan

@@ -12,6 +12,6 @@
 // Methods whose comments say so are called with Mu locked. The others lock it themselves, by
 // MayChange, and may be called from any goroutine.
 //
-//	r := reconcile.New(reconcile.Config{Settings: settings, State: st, Service: svc, Ports: ports, Mu: &mu})
+//	r := reconcile.New(reconcile.Config{State: st, Service: svc, Ports: ports, Mu: &mu})
 //	done, err := r.Apply(control.Apply{File: file, Comment: "new disk"}, peer)
 package reconcile

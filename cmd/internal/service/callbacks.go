@@ -13,7 +13,8 @@ import (
 )
 
 // callBack makes the Caller of a client of version 4.0. With Kerberos the server is the client of a
-// security context with the principal of the client's machine, and takes its own key from the keytab.
+// security context with the principal of the client's machine, and takes its own key from the
+// keytab.
 func (s *Service) callBack(cb *state.Callback) rpc.Caller {
 	sec := cb.Secure
 	if sec == nil {

@@ -43,8 +43,8 @@ func (s *Service) newNLM(common *nfs.Config, v4 *lateNFS4, starts int32) *nlm.Se
 	return nlm.New(cfg)
 }
 
-// callHost calls a program of another host, whose portmap knows the port: by TCP, and by UDP if that
-// does not lead to an answer in half of the time.
+// callHost calls a program of another host, whose portmap knows the port: by TCP, and by UDP if
+// that does not lead to an answer in half of the time.
 func (s *Service) callHost(ctx context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder),
 	res func(*xdr.Decoder) error,
 ) error {

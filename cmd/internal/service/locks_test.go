@@ -15,8 +15,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// TestCallHost: a client whose lock manager is known by UDP only is called by UDP. A client that does
-// not answer costs no more than the time that there is.
+// TestCallHost: a client whose lock manager is known by UDP only is called by UDP. A client that
+// does not answer costs no more than the time that there is.
 func TestCallHost(t *testing.T) {
 	host := netip.MustParseAddr("127.91.7.3")
 	c, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp4", netip.AddrPortFrom(host, portmap.Port).String())

@@ -49,8 +49,8 @@ func (s *Sharing) config(dir string, alone bool) lease.Config {
 	}
 }
 
-// GiveTo closes a directory that is frozen, and releases the lease to one node. The Store must not be
-// used any more.
+// GiveTo closes a directory that is frozen, and releases the lease to one node. The Store must not
+// be used any more.
 func (s *Store) GiveTo(node, token string) error {
 	return errors.Join(s.lease.ReleaseTo(node, token), s.lock.Close())
 }

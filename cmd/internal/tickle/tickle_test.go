@@ -18,7 +18,8 @@ func conn(local, remote string) Conn {
 	return Conn{netip.MustParseAddrPort(local), netip.MustParseAddrPort(remote)}
 }
 
-// TestTable: what is in a table is found by the next process, but for a record that was half written.
+// TestTable: what is in a table is found by the next process, but for a record that was half
+// written.
 func TestTable(t *testing.T) {
 	mem := make([]byte, 3*Record)
 	table, left := Open(mem)
@@ -43,8 +44,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestSend: a client waits for a reply from an address that has moved to another node. After Send its
-// connection is reset.
+// TestSend: a client waits for a reply from an address that has moved to another node. After Send
+// its connection is reset.
 func TestSend(t *testing.T) {
 	for _, c := range []struct{ client, server, bits string }{
 		{"10.78.0.1", "10.78.0.10", "24"}, {"fd78::1", "fd78::10", "64"},
@@ -131,8 +132,8 @@ func TestSend(t *testing.T) {
 	}
 }
 
-// TestAnnounce: a neighbour that knows an address at one host has it at another one after that host has
-// announced it.
+// TestAnnounce: a neighbour that knows an address at one host has it at another one after that host
+// has announced it.
 func TestAnnounce(t *testing.T) {
 	for _, c := range []struct{ client, server, bits string }{
 		{"10.78.0.1", "10.78.0.10", "24"}, {"fd78::1", "fd78::10", "64"},

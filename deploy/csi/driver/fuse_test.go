@@ -17,8 +17,8 @@ import (
 
 func byFUSE(r *csi.NodePublishVolumeRequest) { r.VolumeContext["mount"] = "fuse" }
 
-// TestPublishFUSE: a mount by FUSE is one of a URL, the kernel's mount of the same directory is another
-// one, and a mount whose process has ended is made anew.
+// TestPublishFUSE: a mount by FUSE is one of a URL, the kernel's mount of the same directory is
+// another one, and a mount whose process has ended is made anew.
 func TestPublishFUSE(t *testing.T) {
 	m := &table{}
 	n := &node{mounter: m}

@@ -17,8 +17,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// secure is how calls are protected, as the variables SEC and KEYTAB say; nil: not at all. There is no
-// KDC: the ticket of root is made with the server's own key.
+// secure is how calls are protected, as the variables SEC and KEYTAB say; nil: not at all. There is
+// no KDC: the ticket of root is made with the server's own key.
 func secure() (*dial.Secure, error) {
 	sec := os.Getenv("SEC")
 	if sec == "" {
