@@ -261,9 +261,7 @@ func (a *attempt) Doubt() []byte {
 	for _, w := range a.head {
 		e.Uint32(w)
 	}
-	for n := a.from.Remaining() / 4; n > 0; n-- {
-		e.Uint32(a.from.Uint32())
-	}
+	e.B = a.from.AppendRest(e.B)
 	a.sum = sha256.Sum256(e.B)
 	if cap(e.B) <= cachedMax {
 		k.cacheBuf = e.B
