@@ -148,7 +148,7 @@ func (s *slot) answer() {
 		s.unused(h.Reply)
 	case h.HasReply && inline <= h.Reply.Len() && h.Len() <= c.inlineOut:
 		h.Type = TypeNoMsg
-		if err := s.fillReply(); err != nil {
+		if err := s.fillReply(inline); err != nil {
 			s.tooLong(err)
 			return
 		}
@@ -215,11 +215,24 @@ func (s *slot) unused(c Chunk) {
 // registered like other memory outside of the pool.
 var zeroPad = make([]byte, 4)
 
+// flatMost is the mean size up to which bulk results in a Reply chunk are copied into one piece. An
+// RDMA WRITE for each of them, and one for what is between them, would cost more than the copy.
+const flatMost = 32 << 10
+
 // fillReply writes the message, without what is in Write chunks, to the Reply chunk (RFC 8166
-// section 3.5.3).
-func (s *slot) fillReply() error {
+// section 3.5.3). inline is its length.
+func (s *slot) fillReply(inline int) error {
 	e := &s.call.Res
 	f := chunkWriter{s: s, chunk: s.hdr.Reply}
+	if n := len(e.Refs); n > 1 && inline <= n*flatMost {
+		if b := s.alloc(inline); b != nil {
+			if err := f.addWrites(e.AppendFlat(b[:0])); err != nil {
+				return err
+			}
+			f.setLengths()
+			return nil
+		}
+	}
 	at := 0
 	for i := range e.Refs {
 		r := &e.Refs[i]
