@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"testing"
 	"time"
 
@@ -171,6 +173,76 @@ func TestPutFileFailed(t *testing.T) {
 	}
 	if _, err := c.PutFile(ctx, root.Handle, &NewFile{Name: "f", Part: ".p", Data: fill(1, 100)}); err != nfs.ErrNoSpc {
 		t.Errorf("a full disk: %v", err)
+	}
+	if n := s.four.State().Counts().Opens; n != 0 {
+		t.Errorf("%d files are open at the server", n)
+	}
+}
+
+// TestPutFiles: small files share calls. Where one of them fails, those before it are complete,
+// nothing is left open, and the handles say which they are.
+func TestPutFiles(t *testing.T) {
+	s := newServer(t)
+	ctx := context.Background()
+	calls := 0
+	c := s.meddled(Version42, func(_ context.Context, r *rpc.Request, call func(*rpc.Request) error) error {
+		calls++
+		return call(r)
+	})
+	root, err := c.Resolve(ctx, "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.limit(ctx, root.Handle, TransferMax); err != nil { // asks the server
+		t.Fatal(err)
+	}
+	const n = 23
+	files := make([]NewFile, n)
+	read := make([]FileData, n)
+	for i := range files {
+		files[i] = NewFile{
+			Name: fmt.Sprint("file-", i), Part: fmt.Sprint(".part-", i), Data: fill(byte(i), 1000*i),
+			Attr: &blockstore.SetAttr{Mode: new(uint32(0o640))},
+		}
+	}
+	for range 2 { // the second time they replace the first ones
+		calls = 0
+		made, err := c.PutFiles(ctx, root.Handle, files)
+		if err != nil || len(made) != n || calls > 5 {
+			t.Fatalf("%d files by %d calls, %v", len(made), calls, err)
+		}
+		for i := range files {
+			read[i] = FileData{made[i], make([]byte, len(files[i].Data))}
+		}
+		calls = 0
+		got, err := c.ReadFiles(ctx, read)
+		if err != nil || got != n || calls > 2 {
+			t.Fatalf("%d files by %d calls, %v", got, calls, err)
+		}
+		for i := range files {
+			if !bytes.Equal(read[i].Data, files[i].Data) {
+				t.Errorf("file %d came back with other data", i)
+			}
+		}
+	}
+	read[7].Data = make([]byte, len(files[7].Data)+1)
+	if got, err := c.ReadFiles(ctx, read); got != 7 || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a short file: %d files, %v", got, err)
+	}
+	for i := range files {
+		files[i].Data = []byte("new")
+	}
+	const bad = 13
+	files[bad].Part = "file-0"
+	made, err := c.PutFiles(ctx, root.Handle, files)
+	if err != nfs.ErrExist || len(made) != bad {
+		t.Fatalf("a part with a name that is taken: %d files, %v", len(made), err)
+	}
+	for i := range files {
+		at, err := c.Lookup(ctx, root.Handle, files[i].Name)
+		if err != nil || (at.Attr.Size == 3) != (i < bad) {
+			t.Errorf("file %d: %v, %v", i, at, err)
+		}
 	}
 	if n := s.four.State().Counts().Opens; n != 0 {
 		t.Errorf("%d files are open at the server", n)

@@ -39,6 +39,7 @@ type copier struct {
 	later     later
 
 	jobs         int
+	ahead        int         // of waiting objects, from which on small files are gathered
 	queue        chan func() // nil while nothing is copied; see start
 	large        chan struct{}
 	wg           sync.WaitGroup
@@ -50,6 +51,7 @@ type copier struct {
 	links map[id]*leader
 	again []follower // further names of files with several
 	dirs  []finished // in the order of their making
+	next  together   // see gather
 }
 
 // leader is the first name of a file that has several.
@@ -69,7 +71,7 @@ type finished struct {
 
 func newCopier(r *run, src, dst side, jobs int) *copier {
 	return &copier{
-		r: r, src: src, dst: dst, jobs: max(jobs, 1), large: make(chan struct{}, largeJobs),
+		r: r, src: src, dst: dst, jobs: max(jobs, 1), ahead: max(jobs, 1), large: make(chan struct{}, largeJobs),
 		links: make(map[id]*leader), chunk: resumeChunk, spent: newSpent(src, dst),
 	}
 }
@@ -189,6 +191,10 @@ func (k *copier) other(from, into *object, name string) {
 		return
 	}
 	k.r.status.expect(from.toCopy())
+	if k.mayGather(from) {
+		k.gather(from, into, name)
+		return
+	}
 	k.start(func() { k.one(from, into, name) })
 }
 
@@ -235,7 +241,12 @@ func (k *copier) discard(into *object, part string) {
 // one copies an object that is not a directory. It returns the copy, or nil after a failure or for
 // a symbolic link.
 func (k *copier) one(from, into *object, name string) (to *object) {
-	to, err := k.tryOne(k.r.ctx, from, into, name)
+	return k.oneWith(from, into, name, nil)
+}
+
+// oneWith is one, with the data of a file if it was read before.
+func (k *copier) oneWith(from, into *object, name string, data []byte) (to *object) {
+	to, err := k.tryOne(k.r.ctx, from, into, name, data)
 	if err != nil {
 		shown := from.shown
 		if _, ok := errors.AsType[targetError](err); ok {
@@ -262,10 +273,10 @@ func atTarget(err error) error {
 	return targetError{err}
 }
 
-func (k *copier) tryOne(ctx context.Context, from, into *object, name string) (to *object, err error) {
+func (k *copier) tryOne(ctx context.Context, from, into *object, name string, data []byte) (to *object, err error) {
 	switch from.attr.Type {
 	case blockstore.TypeReg:
-		return k.file(ctx, from, into, name)
+		return k.file(ctx, from, into, name, data)
 	case blockstore.TypeLnk:
 		target, err := k.src.readlink(ctx, from)
 		if err != nil {
@@ -290,7 +301,7 @@ func (k *copier) tryOne(ctx context.Context, from, into *object, name string) (t
 	return nil, fmt.Errorf("is of unknown type %d", from.attr.Type)
 }
 
-func (k *copier) file(ctx context.Context, from, into *object, name string) (to *object, err error) {
+func (k *copier) file(ctx context.Context, from, into *object, name string, data []byte) (to *object, err error) {
 	large := from.attr.Size >= largeFile
 	if k.sameSide || large {
 		there, err := k.dst.lookup(ctx, into, name)
@@ -334,7 +345,12 @@ func (k *copier) file(ctx context.Context, from, into *object, name string) (to 
 			k.discard(into, p.name)
 		}
 	}()
-	if err := k.data(ctx, from, p); err != nil {
+	if data != nil {
+		err = k.write(p, data)
+	} else {
+		err = k.data(ctx, from, p)
+	}
+	if err != nil {
 		return nil, err
 	}
 	begin = time.Now()

@@ -128,6 +128,15 @@ func (k *copier) expire(ctx context.Context, now, into *object, name, known stri
 	}
 }
 
+// write writes the data of a small file to its part on this host.
+func (k *copier) write(p *part, data []byte) error {
+	if _, err := (timedFile{p.o.f, k.spent.here}).WriteAt(data, 0); err != nil {
+		return atTarget(err)
+	}
+	k.progress(len(data))
+	return nil
+}
+
 // data copies the bytes that the part does not have yet.
 func (k *copier) data(ctx context.Context, from *object, p *part) error {
 	size, step := from.attr.Size, from.attr.Size

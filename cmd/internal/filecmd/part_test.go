@@ -124,6 +124,7 @@ func (r *rig) copy(ctx context.Context, o copyFlags, chunk uint64, from, to stri
 		r.t.Fatal(err)
 	}
 	k := newCopier(u, src.side, dst.side, 4)
+	k.ahead = 0 // small files are always gathered
 	k.owner, k.resume, k.verify, k.recursive, k.chunk = o.owner, o.resume, o.verify, o.recursive, chunk
 	if o.recursive {
 		k.later.side, _ = dst.side.(lateSyncer)
@@ -220,11 +221,13 @@ const copied = 4<<20 + 77
 // bits.
 func TestOldTargetStays(t *testing.T) {
 	for _, interrupt := range []bool{false, true} {
-		ctx, cancel := context.WithCancel(t.Context())
 		r := newRig(t)
-		if interrupt {
-			stop := func() { cancel() }
-			r.store.at.Store(&stop)
+		cut := func() (context.Context, func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			if stop := (func())(cancel); interrupt {
+				r.store.at.Store(&stop)
+			}
+			return ctx, cancel
 		}
 		data, old := random(copied, 1), []byte("the old one")
 		src := r.write("src", data, 0o644)
@@ -238,13 +241,15 @@ func TestOldTargetStays(t *testing.T) {
 			}
 		}
 		r.store.from.Store(3 << 20)
+		ctx, cancel := cut()
 		if err := r.copy(ctx, copyFlags{}, resumeChunk, src, r.url+"/file"); err == nil {
 			t.Error("put: no error")
 		}
+		cancel()
 		if b, a := r.remoteFile("file"); !bytes.Equal(b, old) || a.Mode != 0o604 || len(r.names()) != 2 {
 			t.Errorf("put: the target has %d bytes, %+v; there are %q", len(b), a, r.names())
 		}
-		ctx, cancel = context.WithCancel(t.Context())
+		ctx, cancel = cut()
 		if err := r.copy(ctx, copyFlags{}, resumeChunk, r.url+"/src", target); err == nil {
 			t.Error("get: no error")
 		}

@@ -26,6 +26,7 @@ func (k *copier) start(do func()) {
 
 // wait waits for everything that was started.
 func (k *copier) wait() {
+	k.startGathered()
 	if k.queue != nil {
 		close(k.queue)
 		k.wg.Wait()

@@ -169,16 +169,19 @@ func finalAttr(a *nfs3.Attr, owner bool) *blockstore.SetAttr {
 	}
 }
 
-func (s *remote) placeFile(ctx context.Context, into *object, name, part string, data []byte, a *nfs3.Attr,
-	owner bool,
-) (*object, error) {
-	f := client.NewFile{Name: name, Part: part, Data: data, Attr: finalAttr(a, owner)}
-	if owner {
-		f.Owner = finalOwner(a)
+func (s *remote) placeFiles(ctx context.Context, into *object, files []newFile, owner bool) (made []*object,
+	err error,
+) {
+	list := make([]client.NewFile, len(files))
+	for i, f := range files {
+		list[i] = client.NewFile{Name: f.name, Part: f.part, Data: f.data, Attr: finalAttr(f.attr, owner)}
+		if owner {
+			list[i].Owner = finalOwner(f.attr)
+		}
 	}
-	h, err := s.c.PutFile(ctx, into.h, &f)
-	if err != nil {
-		return nil, err
+	handles, err := s.c.PutFiles(ctx, into.h, list)
+	for i, h := range handles {
+		made = append(made, &object{shown: below(into, files[i].name), h: h})
 	}
-	return &object{shown: below(into, name), h: h}, nil
+	return made, err
 }

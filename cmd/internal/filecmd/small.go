@@ -10,13 +10,20 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 )
 
-// placer is a side that can make a complete file at once.
+// placer is a side that can make complete files at once.
 type placer interface {
-	// placeFile makes a file with its data and with the attributes that finish sets. part is its
-	// name until it is complete. An error that matches errors.ErrUnsupported means that this side
-	// cannot, and that nothing was made.
-	placeFile(ctx context.Context, into *object, name, part string, data []byte, a *nfs3.Attr,
-		owner bool) (*object, error)
+	// placeFiles makes files in a directory, and returns those that are complete, in order. An error
+	// that matches errors.ErrUnsupported means that this side cannot, and that nothing was made of
+	// the others.
+	placeFiles(ctx context.Context, into *object, files []newFile, owner bool) ([]*object, error)
+}
+
+// newFile is a file that placeFiles makes, with its data and with the attributes that finish sets.
+// part is its name until it is complete.
+type newFile struct {
+	name, part string
+	data       []byte
+	attr       *nfs3.Attr
 }
 
 // smallBuffers hold the data of small files.
@@ -43,11 +50,11 @@ func (k *copier) small(ctx context.Context, from, into *object, name string) (to
 		return nil, true, changed(err)
 	}
 	part := partName(name, newID())
-	to, err = target.placeFile(ctx, into, name, part, data, &from.attr, k.owner)
+	made, err := target.placeFiles(ctx, into, []newFile{{name, part, data, &from.attr}}, k.owner)
 	switch {
 	case err == nil:
 		k.progress(len(data))
-		return to, true, nil
+		return made[0], true, nil
 	case errors.Is(err, errors.ErrUnsupported):
 		if len(data) <= smallest {
 			k.severalCalls.Store(true)
