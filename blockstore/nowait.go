@@ -8,3 +8,11 @@ type NowaitWriter interface {
 	// writes again. WriteNowait may be called from any goroutine.
 	WriteNowait(c *Cred, h Handle, p []byte, off uint64, how Stability) (n int, committed Stability, w Wcc, err error)
 }
+
+// NowaitAttr is optional: a store that often has the attributes of an object in memory.
+type NowaitAttr interface {
+	// GetAttrNowait is GetAttr that never waits. It returns the attributes, or ErrWouldBlock; the caller
+	// then calls GetAttr where it may wait. It returns no other error. It may be called from any
+	// goroutine.
+	GetAttrNowait(c *Cred, h Handle) (Attr, error)
+}

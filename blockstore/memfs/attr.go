@@ -17,6 +17,15 @@ func (f *FS) GetAttr(c *blockstore.Cred, h blockstore.Handle) (blockstore.Attr, 
 	return n.attr, nil
 }
 
+// GetAttrNowait implements blockstore.NowaitAttr: there is nothing to wait for.
+func (f *FS) GetAttrNowait(c *blockstore.Cred, h blockstore.Handle) (blockstore.Attr, error) {
+	a, err := f.GetAttr(c, h)
+	if err != nil {
+		return a, blockstore.ErrWouldBlock
+	}
+	return a, nil
+}
+
 // SetAttr changes attributes, all of s or nothing.
 func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (blockstore.Wcc,
 	error,

@@ -21,6 +21,26 @@ func (f *FS) GetAttr(c *blockstore.Cred, h blockstore.Handle) (blockstore.Attr, 
 	return a, err
 }
 
+// GetAttrNowait implements blockstore.NowaitAttr: the object is open, and its filesystem has the
+// inodes of open files in memory.
+func (f *FS) GetAttrNowait(_ *blockstore.Cred, h blockstore.Handle) (blockstore.Attr, error) {
+	o := f.root
+	if h != o.h {
+		if o = f.objects.get(&h); o == nil {
+			return blockstore.Attr{}, blockstore.ErrWouldBlock
+		}
+		defer f.release(o)
+	}
+	if !o.near {
+		return blockstore.Attr{}, blockstore.ErrWouldBlock
+	}
+	a, err := o.attr()
+	if err != nil {
+		return blockstore.Attr{}, blockstore.ErrWouldBlock
+	}
+	return a, nil
+}
+
 // update is changeLocked, and makes the object stable afterwards.
 func (f *FS) update(o *object, w *blockstore.Wcc, do func(st *unix.Stat_t) (changed bool, err error)) error {
 	since := f.failures(o)

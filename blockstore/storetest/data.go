@@ -227,3 +227,25 @@ func testStat(e *env) {
 	e.wantNot(s.TotalBytes == 0 || s.AvailBytes > s.TotalBytes || s.FreeBytes > s.TotalBytes || s.FreeFiles > s.TotalFiles,
 		"%+v", s)
 }
+
+// testGetAttrNowait: it says what GetAttr says, or nothing.
+func testGetAttrNowait(e *env) {
+	fs, ok := e.FS.(blockstore.NowaitAttr)
+	if !ok {
+		e.Skip("the store has no attributes that it need not wait for")
+	}
+	f := e.mkfile(nil, e.root, "f", 0o600, "0123456789")
+	for _, h := range []blockstore.Handle{f, e.root} {
+		want := e.attr(h)
+		switch a, err := fs.GetAttrNowait(Other, h); {
+		case errors.Is(err, blockstore.ErrWouldBlock):
+		case err != nil || a != want:
+			e.Errorf("%+v, %v, want %+v", a, err, want)
+		}
+	}
+	_, err := fs.GetAttrNowait(nil, blockstore.Handle{})
+	e.want(err, blockstore.ErrWouldBlock)
+	e.ok(second(e.Remove(nil, e.root, "f")))
+	_, err = fs.GetAttrNowait(nil, f)
+	e.want(err, blockstore.ErrWouldBlock)
+}

@@ -52,6 +52,7 @@ func Run(t *testing.T, open func(t *testing.T) blockstore.FS, opts Options) {
 		{"Labels", testLabels},
 		{"Stability", testStability},
 		{"WriteNowait", testWriteNowait},
+		{"GetAttrNowait", testGetAttrNowait},
 		{"SetAttr", testSetAttr},
 		{"Guard", testGuard},
 		{"Wcc", testWcc},

@@ -9,7 +9,8 @@ import (
 )
 
 // getAttr is GETATTR (RFC 1813 section 3.3.1). Unlike other procedures, its failure reply has no
-// attributes.
+// attributes. On a loop the call is served if the store need not wait and nothing fails. Otherwise
+// a worker begins it again.
 func getAttr(o *op) rpc.Status {
 	fh := DecodeHandle(&o.c.Args)
 	h, st := o.resolve(fh)
@@ -18,14 +19,28 @@ func getAttr(o *op) rpc.Status {
 	}
 	if st == nfs.OK {
 		var err error
-		o.attr, err = o.x.FS.GetAttr(&o.cred, h)
+		o.attr, err = o.getAttrOf(h)
 		st = nfs.StatusOf(err)
+	}
+	if st != nfs.OK && !o.mayBlock && o.x != nil {
+		return rpc.Again
 	}
 	o.status(st)
 	if st == nfs.OK {
 		EncodeAttr(&o.c.Res, &o.attr, o.x.FSID())
 	}
 	return rpc.Done
+}
+
+// getAttrOf asks the store for attributes, on a loop without waiting.
+func (o *op) getAttrOf(h blockstore.Handle) (blockstore.Attr, error) {
+	if o.mayBlock {
+		return o.x.FS.GetAttr(&o.cred, h)
+	}
+	if x, ok := o.x.FS.(blockstore.NowaitAttr); ok {
+		return x.GetAttrNowait(&o.cred, h)
+	}
+	return blockstore.Attr{}, blockstore.ErrWouldBlock
 }
 
 // setAttr is SETATTR (section 3.3.2). The guard is the ctime that the client believes the object to

@@ -89,8 +89,8 @@ func Programs(cfg nfs.Config) []rpc.Program {
 	for n, p := range procs {
 		table[n] = rpc.Proc{Name: p.name, Mutates: p.mutates, Serve: s.serve(p.do)}
 	}
-	// Only these never wait: READ and WRITE ask the store not to.
-	for _, n := range []int{ProcNull, ProcRead, ProcWrite} {
+	// Only these never wait: GETATTR, READ and WRITE ask the store not to.
+	for _, n := range []int{ProcNull, ProcGetAttr, ProcRead, ProcWrite} {
 		table[n].Inline = true
 	}
 	table[ProcRead].Pace, table[ProcWrite].Pace = s.pace, s.pace

@@ -265,3 +265,19 @@ func (g *gate) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, of
 	defer g.leave()
 	return x.WriteNowait(c, h, p, off, how)
 }
+
+// GetAttrNowait implements blockstore.NowaitAttr.
+func (g *gate) GetAttrNowait(c *blockstore.Cred, h blockstore.Handle) (blockstore.Attr, error) {
+	x, err := optional[blockstore.NowaitAttr](g)
+	if err != nil {
+		return blockstore.Attr{}, blockstore.ErrWouldBlock
+	}
+	began := g.meter.Begin()
+	a, err := x.GetAttrNowait(c, h)
+	if err != nil {
+		g.leave()
+		return a, err
+	}
+	g.left(measure.StoreGetAttr, c, began)
+	return a, nil
+}
