@@ -3,6 +3,7 @@ package udp
 import (
 	"errors"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,10 +19,11 @@ import (
 //
 // A busy loop sleeps in ppoll, as a thread. A packet wakes this thread and no other. If the socket
 // were in the runtime's poller, every packet would wake an idle thread of the runtime while the
-// loop works, which takes the processor from the loop or from the peer.
+// loop works, which takes the processor from the loop or from the peer. A loop that no other
+// goroutine wakes sleeps in ppoll too, for example one of a server that answers all calls itself.
 //
-// A loop that serves one call at a time sleeps as a goroutine. The loop and its callers then take
-// turns on one thread. The socket is in an epoll instance, which is in the runtime's poller and
+// A loop that serves one call at a time of callers on other goroutines sleeps as a goroutine. The
+// loop and its callers then take turns on one thread. The socket is in an epoll instance, which is in the runtime's poller and
 // reports the socket only while the loop sleeps.
 type waiter struct {
 	l *Link
@@ -29,6 +31,9 @@ type waiter struct {
 	state  atomic.Int32
 	passed uint64 // datagrams sent and received before the last sleep
 	mean   int    // datagrams between sleeps, see meanUnit
+
+	callers int  // sleeps until the loop counts as one that no other goroutine wakes, see callersMax
+	shared  bool // one processor for all goroutines, see callersMax
 
 	event   int        // eventfd that ends ppoll; negative once it is closed
 	eventMu sync.Mutex // of event: wake may run while the link is closed
@@ -67,7 +72,7 @@ const (
 )
 
 func (w *waiter) open(l *Link) (err error) {
-	w.l = l
+	w.l, w.shared = l, runtime.GOMAXPROCS(0) == 1
 	if w.event, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
 		return err
 	}
@@ -112,6 +117,21 @@ func (w *waiter) busy() bool {
 	return w.mean > busyMin*meanUnit
 }
 
+// callersMax is after how many sleeps in a row that no other goroutine ended the loop sleeps in
+// ppoll. With a single processor (GOMAXPROCS) it does so only when it is busy: the goroutine that
+// the loop has just made ready would wait until the runtime takes the processor from the ppoll.
+const callersMax = 16
+
+// resume ends a sleep. It notes whether another goroutine has ended it.
+func (w *waiter) resume() {
+	switch {
+	case w.state.Swap(running) == woken:
+		w.callers = callersMax
+	case w.callers > 0:
+		w.callers--
+	}
+}
+
 // wake may be called from any goroutine.
 func (w *waiter) wake() {
 	switch w.state.Swap(woken) {
@@ -132,7 +152,7 @@ func (w *waiter) wake() {
 // sleep waits for a packet and receives it. It returns at the deadline too, if that is not 0, and
 // when wake is called.
 func (w *waiter) sleep(deadline rdma.Time) error {
-	if w.busy() {
+	if w.busy() || w.callers == 0 && !w.shared {
 		return w.poll(deadline)
 	}
 	return w.read(deadline)
@@ -146,12 +166,12 @@ func (w *waiter) poll(deadline rdma.Time) error {
 		left = &w.left
 	}
 	if !w.state.CompareAndSwap(running, polling) {
-		w.state.Store(running)
+		w.resume()
 		return nil
 	}
 	w.l.stats.Waits++
 	_, err := unix.Ppoll(w.polls[:], left, nil)
-	w.state.Store(running)
+	w.resume()
 	switch {
 	case errors.Is(err, unix.EINTR):
 		return nil
@@ -174,14 +194,14 @@ func (w *waiter) read(deadline rdma.Time) error {
 		return err
 	}
 	if !w.state.CompareAndSwap(running, sleeping) {
-		w.state.Store(running)
+		w.resume()
 		return nil
 	}
 	w.l.stats.Waits++
 	w.watch(unix.EPOLLIN)
 	err := w.raw.Read(w.ready)
 	w.watch(0)
-	w.state.Store(running)
+	w.resume()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		w.armed = unarmed
 		return nil
