@@ -70,6 +70,9 @@ func (s *shard) connected(d *link.RxDatagram, q *qp) {
 	p.Placed = len(dst) > 0
 	q.rc.Receive(s.now, p)
 	s.touch(q)
+	if p.Op.Is(wire.Ends|wire.Payload) && !p.Op.Is(wire.ClassWrite) {
+		s.messages++
+	}
 	if c := q.conn; c != nil && c.Phase == connstate.Accepted && c.proven() {
 		c.traffic()
 	}

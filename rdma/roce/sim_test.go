@@ -48,7 +48,8 @@ type simSide struct {
 	conn   rdma.Conn
 	events []rdma.ConnEvent
 	wcs    []rdma.WC
-	fallen func() // if set, called when the connection is over
+	fallen func()        // if set, called when the connection is over
+	done   func(rdma.WC) // if set, called for each completion
 }
 
 var simAddr = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
@@ -128,6 +129,11 @@ func (w *world) qp(i int) rdma.QPConfig {
 		var wc [16]rdma.WC
 		for n := s.cq.Poll(wc[:]); n > 0; n = s.cq.Poll(wc[:]) {
 			s.wcs = append(s.wcs, wc[:n]...)
+			for i := range wc[:n] {
+				if s.done != nil {
+					s.done(wc[i])
+				}
+			}
 		}
 	}})
 	if err != nil {
