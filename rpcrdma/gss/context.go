@@ -134,8 +134,9 @@ func NewContext(key Key, role Role) (*Context, error) {
 
 // mac makes checksums with one derived key.
 type mac struct {
-	size int
-	pool sync.Pool // of *macState
+	size  int
+	pool  sync.Pool // of *macState
+	short *short    // nil: there is none for the encryption type
 }
 
 // macState is a checksum in progress. It is reused, so that a checksum allocates nothing.
@@ -143,7 +144,9 @@ type macState struct {
 	h      hash.Hash
 	hdr    [tokenHeader]byte
 	sum    []byte
+	word   [4]byte
 	blocks [2][aes.BlockSize]byte
+	short  shortState
 }
 
 func newMAC(key Key, p profile, usage uint32, kind byte) (*mac, error) {
@@ -152,17 +155,40 @@ func newMAC(key Key, p profile, usage uint32, kind byte) (*mac, error) {
 		return nil, err
 	}
 	m := &mac{size: p.mac}
-	m.pool.New = func() any { return &macState{h: hmac.New(p.hash, k)} }
+	if !p.overCipher {
+		m.short = newShort(k)
+	}
+	m.pool.New = func() any {
+		s := &macState{h: hmac.New(p.hash, k)}
+		if m.short != nil {
+			s.short.h = sha1.New().(sha1State) //nolint:gosec // see the import
+		}
+		return s
+	}
 	return m, nil
 }
 
-func (m *mac) begin() *macState {
-	s := m.pool.Get().(*macState)
-	s.h.Reset()
-	return s
-}
+// begin returns a state, which end takes back.
+func (m *mac) begin() *macState { return m.pool.Get().(*macState) }
 
 func (m *mac) end(s *macState) { m.pool.Put(s) }
+
+// mic returns the checksum of a message in parts and of the header in s.
+func (m *mac) mic(s *macState, parts [][]byte) []byte {
+	n := len(s.hdr)
+	for _, p := range parts {
+		n += len(p)
+	}
+	if m.short != nil && n <= shortMax {
+		return m.short.sum(&s.short, parts, s.hdr[:])[:m.size]
+	}
+	s.h.Reset()
+	for _, p := range parts {
+		s.h.Write(p)
+	}
+	s.h.Write(s.hdr[:])
+	return m.total(s)
+}
 
 // total returns the checksum, truncated to the length of the encryption type.
 func (m *mac) total(s *macState) []byte {

@@ -1,9 +1,13 @@
 package gss
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/sha1"
 	"encoding/hex"
+	"strings"
 	"testing"
 )
 
@@ -27,6 +31,51 @@ func TestFold(t *testing.T) {
 	} {
 		if got := hex.EncodeToString(fold([]byte(in), len(want)/2)); got != want {
 			t.Errorf("%q: %s, want %s", in, got, want)
+		}
+	}
+}
+
+// TestShort compares the checksums of short messages, of each length and around the longest, with those
+// of crypto/hmac.
+func TestShort(t *testing.T) {
+	for _, key := range [][]byte{make([]byte, 16), []byte("a key of thirty-two bytes, as 256"), make([]byte, sha1.BlockSize)} {
+		m := newShort(key)
+		if m == nil {
+			t.Fatal("crypto/sha1 has other states than the package expects")
+		}
+		s := &shortState{h: sha1.New().(sha1State)}
+		h := hmac.New(sha1.New, key)
+		message := []byte(strings.Repeat("every length of a message is tried once. ", 5))
+		hdr := []byte("a header of 16 b")
+		for n := range shortMax - len(hdr) + 1 {
+			h.Reset()
+			h.Write(message[:n])
+			h.Write(hdr)
+			if got := m.sum(s, [][]byte{message[:n/3], message[n/3 : n]}, hdr); !bytes.Equal(got, h.Sum(nil)) {
+				t.Fatalf("a message of %d bytes has the checksum %x instead of %x", n, got, h.Sum(nil))
+			}
+		}
+	}
+	if newShort(make([]byte, sha1.BlockSize+1)) != nil {
+		t.Error("a key is longer than a block")
+	}
+}
+
+// TestShortOrLong: the two ways to a checksum meet in the middle of the lengths of headers.
+func TestShortOrLong(t *testing.T) {
+	key := Key{AES256SHA1, make([]byte, 32)}
+	client, err := NewContext(key, Role{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := NewContext(key, Role{Acceptor: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.check.short = nil
+	for n := range 2 * shortMax {
+		if err := server.VerifyMIC(client.AppendMIC(nil, make([]byte, n)), make([]byte, n)); err != nil {
+			t.Fatalf("%d bytes: %v", n, err)
 		}
 	}
 }

@@ -129,7 +129,9 @@ func (c *Context) ReplyVerifier(e *xdr.Encoder, at int, number uint32) int {
 
 // VerifyReply checks the verifier of a reply.
 func (c *Context) VerifyReply(token []byte, number uint32) error {
-	var word [4]byte
-	binary.BigEndian.PutUint32(word[:], number)
-	return c.VerifyMIC(token, word[:])
+	s := c.check.begin()
+	binary.BigEndian.PutUint32(s.word[:], number)
+	err := c.verifyMIC(token, s, [][]byte{s.word[:]})
+	c.check.end(s)
+	return err
 }

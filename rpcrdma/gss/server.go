@@ -219,8 +219,10 @@ func (s *Server) Find(handle []byte, now time.Time) *ServerContext {
 		s.n.unknown.Add(1)
 		return nil
 	}
-	s.used.MoveToBack(x.inAll)
-	s.hosts[x.host].MoveToBack(x.inHost)
+	if s.used.Back() != x.inAll {
+		s.used.MoveToBack(x.inAll)
+		s.hosts[x.host].MoveToBack(x.inHost)
+	}
 	return x
 }
 

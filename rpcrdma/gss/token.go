@@ -42,19 +42,26 @@ func (c *Context) MICLen() int { return tokenHeader + c.sign.size }
 // AppendMIC appends a MIC token for the parts of a message to dst.
 func (c *Context) AppendMIC(dst []byte, parts ...[]byte) []byte {
 	s := c.sign.begin()
-	putHeader(s.hdr[:], idMIC, c.flags, fillerMIC, c.seq.Add(1)-1)
-	for _, p := range parts {
-		s.h.Write(p)
-	}
-	s.h.Write(s.hdr[:])
-	dst = append(dst, s.hdr[:]...)
-	dst = append(dst, c.sign.total(s)...)
+	dst = c.appendMIC(dst, s, parts)
 	c.sign.end(s)
 	return dst
 }
 
+func (c *Context) appendMIC(dst []byte, s *macState, parts [][]byte) []byte {
+	putHeader(s.hdr[:], idMIC, c.flags, fillerMIC, c.seq.Add(1)-1)
+	sum := c.sign.mic(s, parts)
+	return append(append(dst, s.hdr[:]...), sum...)
+}
+
 // VerifyMIC checks the MIC token of a message in parts.
 func (c *Context) VerifyMIC(token []byte, parts ...[]byte) error {
+	s := c.check.begin()
+	err := c.verifyMIC(token, s, parts)
+	c.check.end(s)
+	return err
+}
+
+func (c *Context) verifyMIC(token []byte, s *macState, parts [][]byte) error {
 	if len(token) != tokenHeader+c.check.size || binary.BigEndian.Uint16(token) != idMIC ||
 		token[3] != 0xff || binary.BigEndian.Uint32(token[4:]) != fillerMIC || token[2]&flagSealed != 0 {
 		return ErrToken
@@ -62,14 +69,8 @@ func (c *Context) VerifyMIC(token []byte, parts ...[]byte) error {
 	if err := c.fromPeer(token[2]); err != nil {
 		return err
 	}
-	s := c.check.begin()
-	defer c.check.end(s)
-	for _, p := range parts {
-		s.h.Write(p)
-	}
 	copy(s.hdr[:], token)
-	s.h.Write(s.hdr[:])
-	if !hmac.Equal(c.check.total(s), token[tokenHeader:]) {
+	if !hmac.Equal(c.check.mic(s, parts), token[tokenHeader:]) {
 		return ErrMIC
 	}
 	return nil
@@ -105,6 +106,7 @@ func (c *Context) Seal(dst []byte, parts ...[]byte) []byte {
 	dst = slices.Grow(dst, c.SealRoom(n))
 	k := c.seal
 	s := k.ki.begin()
+	s.h.Reset()
 	putHeader(s.hdr[:], idWrap, c.flags|flagSealed, 0, c.seq.Add(1)-1)
 	dst = append(dst, s.hdr[:]...)
 	body := len(dst)
@@ -149,6 +151,7 @@ func (c *Context) Open(token []byte) ([]byte, error) {
 	body = body[:size]
 	s := k.ki.begin()
 	defer k.ki.end(s)
+	s.h.Reset()
 	if k.overCipher {
 		s.h.Write(zeroIV[:])
 		s.h.Write(body)

@@ -155,8 +155,8 @@ func TestSecured(t *testing.T) {
 			}}, nil
 		})
 		write := func() error {
-			return s.Call(t.Context(), &Request{
-				Prog: testProg, Vers: 2, Proc: procWrite, Dst: make([]byte, 100),
+			q := &Request{
+				Prog: testProg, Vers: 2, Proc: procWrite, Dst: make([]byte, 100), ResMax: 2000,
 				Args: func(e *xdr.Encoder) { e.Bulk([]byte("some data")) },
 				Res: func(d *xdr.Decoder) error {
 					if got := d.String(100); got != "some data" {
@@ -164,7 +164,12 @@ func TestSecured(t *testing.T) {
 					}
 					return d.Err()
 				},
-			})
+			}
+			err := s.Call(t.Context(), q)
+			if len(q.Dst) != 100 || q.ResMax != 2000 || q.gss != nil {
+				t.Errorf("%v: the request was left with %d bytes of Dst and a bound of %d", service, len(q.Dst), q.ResMax)
+			}
+			return err
 		}
 		for range 3 {
 			if err := write(); err != nil {

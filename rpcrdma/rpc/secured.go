@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rstored/rstored/rpcrdma/gss"
 	"github.com/rstored/rstored/rpcrdma/xdr"
@@ -43,8 +44,11 @@ type Initiate func(ctx context.Context, uid uint32) (Initiation, error)
 // securedUsers bounds the users whose contexts a connection remembers.
 const securedUsers = 1024
 
-// securedUser is the context of one user. The channel holds it, or nil, while nobody has it.
-type securedUser struct{ now chan *gss.Client }
+// securedUser is the context of one user, or nil. A call that establishes it holds a place in making.
+type securedUser struct {
+	now    atomic.Pointer[gss.Client]
+	making chan struct{}
+}
 
 // NewSecured makes a Secured of a connection. It owns the connection.
 func NewSecured(c Client, service gss.Service, initiate Initiate) *Secured {
@@ -68,8 +72,7 @@ func (s *Secured) user(r *Request) (u *securedUser, uid uint32) {
 		}
 		delete(s.users, other)
 	}
-	u = &securedUser{now: make(chan *gss.Client, 1)}
-	u.now <- nil
+	u = &securedUser{making: make(chan struct{}, 1)}
 	s.users[uid] = u
 	return u, uid
 }
@@ -91,15 +94,8 @@ func (s *Secured) Call(ctx context.Context, r *Request) error {
 		if err != nil {
 			return err
 		}
-		x := *r
-		if x.gssCred, err = c.Next(); err == nil {
-			x.gss = c
-			if s.service != gss.None {
-				x.ResMax = cmp.Or(r.ResMax, 1024) + xdr.Padded(len(r.Dst)) + gss.Overhead
-				x.Dst = nil
-			}
-			err = s.Client.Call(ctx, &x)
-			r.XID = x.XID
+		if err = s.call(ctx, r, c); err == nil {
+			return nil
 		}
 		if n == attempts || !stale(err) {
 			return err
@@ -109,6 +105,21 @@ func (s *Secured) Call(ctx context.Context, r *Request) error {
 	}
 }
 
+// call makes a call in a context. The request has the credential and the changed bounds only meanwhile.
+func (s *Secured) call(ctx context.Context, r *Request, c *gss.Client) (err error) {
+	if r.gssCred, err = c.Next(); err != nil {
+		return err
+	}
+	dst, bound := r.Dst, r.ResMax
+	r.gss = c
+	if s.service != gss.None {
+		r.Dst, r.ResMax = nil, cmp.Or(bound, 1024)+xdr.Padded(len(dst))+gss.Overhead
+	}
+	err = s.Client.Call(ctx, r)
+	r.gss, r.Dst, r.ResMax = nil, dst, bound
+	return err
+}
+
 // stale reports whether another context may help.
 func stale(err error) bool {
 	var denied *DeniedError
@@ -116,24 +127,24 @@ func stale(err error) bool {
 		errors.As(err, &denied) && (denied.Auth == GSSCredProblem || denied.Auth == GSSCtxProblem)
 }
 
-func (u *securedUser) forget(c *gss.Client) {
-	now := <-u.now
-	if now == c {
-		now = nil
-	}
-	u.now <- now
-}
+func (u *securedUser) forget(c *gss.Client) { u.now.CompareAndSwap(c, nil) }
 
 // context returns the context of a user, or establishes it.
 func (s *Secured) context(ctx context.Context, r *Request, u *securedUser, uid uint32) (c *gss.Client, err error) {
+	if c = u.now.Load(); c != nil {
+		return c, nil
+	}
 	select {
-	case c = <-u.now:
+	case u.making <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	defer func() { u.now <- c }()
-	if c == nil {
-		c, err = s.establish(ctx, r, uid)
+	defer func() { <-u.making }()
+	if c = u.now.Load(); c != nil { // another call has established it
+		return c, nil
+	}
+	if c, err = s.establish(ctx, r, uid); err == nil {
+		u.now.Store(c)
 	}
 	return c, err
 }
