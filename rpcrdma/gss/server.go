@@ -73,6 +73,9 @@ type Server struct {
 	contexts map[uint64]*ServerContext
 	used     list.List // of *ServerContext, least recently used first
 	hosts    map[netip.Addr]*list.List
+	// recent is the last of used, or nil. Most calls are of the same context as the one before, and
+	// Find then needs no lock. It is written with mu locked.
+	recent atomic.Pointer[ServerContext]
 
 	n counters
 }
@@ -186,6 +189,7 @@ func (s *Server) enter(x *ServerContext) {
 	s.hosts[x.host] = of // remove may have deleted it
 	s.contexts[x.number] = x
 	x.inAll, x.inHost = s.used.PushBack(x), of.PushBack(x)
+	s.recent.Store(x)
 }
 
 // remove forgets a context. The caller has s.mu locked.
@@ -194,6 +198,7 @@ func (s *Server) remove(x *ServerContext) {
 		return
 	}
 	delete(s.contexts, x.number)
+	s.recent.CompareAndSwap(x, nil)
 	s.used.Remove(x.inAll)
 	of := s.hosts[x.host]
 	of.Remove(x.inHost)
@@ -204,6 +209,9 @@ func (s *Server) remove(x *ServerContext) {
 
 // Find returns the context of a handle, or nil if there is none or it has expired.
 func (s *Server) Find(handle []byte, now time.Time) *ServerContext {
+	if x := s.recent.Load(); x != nil && string(handle) == string(x.handle[:]) && !now.After(x.expires) {
+		return x
+	}
 	if len(handle) != handleLen || binary.BigEndian.Uint64(handle) != s.nonce {
 		s.n.unknown.Add(1)
 		return nil
@@ -219,10 +227,9 @@ func (s *Server) Find(handle []byte, now time.Time) *ServerContext {
 		s.n.unknown.Add(1)
 		return nil
 	}
-	if s.used.Back() != x.inAll {
-		s.used.MoveToBack(x.inAll)
-		s.hosts[x.host].MoveToBack(x.inHost)
-	}
+	s.used.MoveToBack(x.inAll)
+	s.hosts[x.host].MoveToBack(x.inHost)
+	s.recent.Store(x)
 	return x
 }
 

@@ -84,6 +84,9 @@ func TestServer(t *testing.T) {
 	if st := s.Stats(); st.Active != 100 || len(s.hosts) > 100 || s.used.Len() != 100 {
 		t.Errorf("%+v, %d hosts", st, len(s.hosts))
 	}
+	if s.Find(bob.Handle(), now) != bob || s.recent.Load() != bob {
+		t.Error("the context that was found last is not the first that is tried")
+	}
 	s.Destroy(bob)
 	s.Destroy(bob)
 	if s.Find(bob.Handle(), now) != nil {

@@ -64,6 +64,7 @@ type Server struct {
 	unserved func(p *Peer, prog, vers uint32)
 	log      *slog.Logger
 	epoch    time.Time // the server's start, for its clock
+	date     atomic.Pointer[date]
 	tracing  atomic.Bool
 	rows     []int // by program: the index of its first procedure in Procedures
 
