@@ -62,28 +62,36 @@ func (c *Context) Unprotect(s Service, seq uint32, d xdr.Decoder) (xdr.Decoder, 
 // results of a reply. alloc returns n bytes of memory from which a transport can send encrypted
 // data, or nil.
 func (c *Context) Protect(s Service, seq uint32, e *xdr.Encoder, at int, alloc func(n int) []byte) {
-	var few [16][]byte
 	switch s {
 	case Integrity:
-		body := e.Len() - at
-		insert(e, at, 8)
-		binary.BigEndian.PutUint32(e.B[at:], uint32(4+body))
-		binary.BigEndian.PutUint32(e.B[at+4:], seq)
-		parts := appendParts(few[:0], e, at+4)
-		var token [tokenHeader + 24]byte
-		e.Opaque(c.AppendMIC(token[:0], parts...))
+		c.protectIntegrity(seq, e, at)
 	case Privacy:
-		insert(e, at, 4)
-		binary.BigEndian.PutUint32(e.B[at:], seq)
-		n := e.Len() - at
-		var b []byte
-		if alloc != nil {
-			b = alloc(c.SealRoom(n))
-		}
-		b = c.Seal(b[:0], appendParts(few[:0], e, at)...)
-		e.Truncate(at)
-		e.Bulk(b)
+		c.protectPrivacy(seq, e, at, alloc)
 	}
+}
+
+func (c *Context) protectIntegrity(seq uint32, e *xdr.Encoder, at int) {
+	body := e.Len() - at
+	insert(e, at, 8)
+	binary.BigEndian.PutUint32(e.B[at:], uint32(4+body))
+	binary.BigEndian.PutUint32(e.B[at+4:], seq)
+	var few [16][]byte
+	var token [tokenHeader + 24]byte
+	e.Opaque(c.AppendMIC(token[:0], appendParts(few[:0], e, at+4)...))
+}
+
+func (c *Context) protectPrivacy(seq uint32, e *xdr.Encoder, at int, alloc func(n int) []byte) {
+	insert(e, at, 4)
+	binary.BigEndian.PutUint32(e.B[at:], seq)
+	n := e.Len() - at
+	var b []byte
+	if alloc != nil {
+		b = alloc(c.SealRoom(n))
+	}
+	var few [16][]byte
+	b = c.Seal(b[:0], appendParts(few[:0], e, at)...)
+	e.Truncate(at)
+	e.Bulk(b)
 }
 
 // insert makes room for n bytes at offset at, and moves the references behind it.

@@ -45,20 +45,26 @@ func krbEnv(dir string) []string {
 	return []string{"KRB5_CONFIG=" + filepath.Join(dir, "krb5.conf"), "KRB5_KDC_PROFILE=" + filepath.Join(dir, "kdc.conf")}
 }
 
-// kerberosFiles makes the exports, a KDC's database, and what the guest needs, which it finds in
-// its share.
+// kerberosFiles makes the exports and a realm.
 func kerberosFiles(exports string) error {
-	dir := filepath.Join(filepath.Dir(exports), "krb")
-	share := filepath.Join(filepath.Dir(exports), "share", "krb")
-	for _, d := range []string{dir, share} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			return err
-		}
-	}
 	for _, flavor := range []string{"krb5", "krb5i", "krb5p", "locks"} {
 		d := filepath.Join(exports, flavor)
 		// The guest's root is a machine, and so anonymous.
 		if err := errors.Join(os.MkdirAll(d, 0o755), os.Chmod(d, 0o1777)); err != nil {
+			return err
+		}
+	}
+	return MakeRealm(exports)
+}
+
+// MakeRealm makes the database of a KDC beside the directory exports, the keytab of the daemon
+// (../krb/server.keytab from there), and what guests need, in krb of their share: krb5.conf, guest.keytab for
+// the client, and HOST.keytab for each service nfs/HOST of more.
+func MakeRealm(exports string, more ...string) error {
+	dir := filepath.Join(filepath.Dir(exports), "krb")
+	share := filepath.Join(filepath.Dir(exports), "share", "krb")
+	for _, d := range []string{dir, share} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
 	}
@@ -102,11 +108,15 @@ func kerberosFiles(exports string) error {
 	if err := run("kdb5_util", "create", "-s", "-r", krbRealm, "-P", "master"); err != nil {
 		return err
 	}
-	for _, q := range []string{
+	queries := []string{
 		"addprinc -pw secret games", "addprinc -pw secret mail", "addprinc -randkey nfs/" + krbServer,
 		"addprinc -randkey host/" + krbGuest, "ktadd -k " + dir + "/server.keytab nfs/" + krbServer,
 		"ktadd -k " + share + "/guest.keytab host/" + krbGuest,
-	} {
+	}
+	for _, host := range more {
+		queries = append(queries, "addprinc -randkey nfs/"+host, "ktadd -k "+share+"/"+host+".keytab nfs/"+host)
+	}
+	for _, q := range queries {
 		if err := run("kadmin.local", "-r", krbRealm, "-q", q); err != nil {
 			return err
 		}
@@ -114,7 +124,16 @@ func kerberosFiles(exports string) error {
 	return nil
 }
 
-// startKDC runs the KDC whose files kerberosFiles has made.
+// StartKDC runs the KDC whose files MakeRealm has made, until stop.
+func (r *Run) StartKDC() (stop func(), err error) {
+	p, err := r.startKDC(filepath.Join(filepath.Dir(r.Exports), "krb"))
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = p.stop(syscall.SIGKILL) }, nil
+}
+
+// startKDC runs the KDC whose files MakeRealm has made.
 func (r *Run) startKDC(dir string) (*process, error) {
 	return r.start("krb5kdc", r.log, append(append([]string{"env"}, krbEnv(dir)...), "/usr/sbin/krb5kdc", "-n",
 		"-r", krbRealm, "-P", filepath.Join(dir, "pid"))...)

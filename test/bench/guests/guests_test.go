@@ -69,9 +69,9 @@ func TestRows(t *testing.T) {
 			}
 		}
 	}
-	for e, places := range all {
-		if len(places) != 3 {
-			t.Errorf("%s is measured at %v", e, places)
+	for _, e := range experiments() {
+		if len(all[e.name]) != len(e.variants()) {
+			t.Errorf("%s is measured at %v", e.name, all[e.name])
 		}
 	}
 	if len(seen) != 3*len(names) {

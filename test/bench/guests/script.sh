@@ -2,6 +2,8 @@
 # namespace of its own, since rdma_rxe has the port of RoCEv2 in the first. Guest a is the
 # client of both, and of rstored on the host.
 
+KNFSD=knfsd.rstored.test
+
 serve() {
 	local d i rstored
 	mount -t tmpfs -o size=1m,mode=755 tmpfs /srv
@@ -14,6 +16,7 @@ serve() {
 	random /tmp/some "$SIZE"
 	for d in /srv/memory /run/memory /srv/disk /srv/disk/rstored; do
 		for i in $($B seq 0 $((JOBS - 1))); do cp /tmp/some "$d/j.$i.0"; done
+		chmod 666 "$d"/j.* # with Kerberos the client's root is anonymous
 	done
 	sync
 	rm /tmp/some
@@ -29,10 +32,16 @@ serve() {
 		--export "/run/memory=/memory(rw,no_root_squash) $SECOND/24" --export "/srv/disk/rstored=/disk(rw,no_root_squash) $SECOND/24" &
 	rstored=$!
 
+	echo "$FIRST $KNFSD" >>/etc/hosts
+	$B hostname $KNFSD
+	cp /run/host/krb/krb5.conf /etc/krb5.conf
+	cp /run/host/krb/$KNFSD.keytab /etc/krb5.keytab
 	rpcbind
 	mount -t nfsd nfsd /proc/fs/nfsd 2>/dev/null || true
-	exportfs -o ro,insecure,no_subtree_check,fsid=0,crossmnt "*:/srv" # the root of version 4
-	exportfs -o rw,no_root_squash,insecure,no_subtree_check,fsid=11 "*:/srv/memory"
+	rpc.svcgssd -f >/run/host/keep.svcgssd.log 2>&1 &
+	# The root of version 4.
+	exportfs -o ro,insecure,no_subtree_check,fsid=0,crossmnt,sec=sys:krb5:krb5i:krb5p "*:/srv"
+	exportfs -o rw,no_root_squash,insecure,no_subtree_check,fsid=11,sec=sys:krb5:krb5i:krb5p "*:/srv/memory"
 	exportfs -o rw,no_root_squash,insecure,no_subtree_check,fsid=12 "*:/srv/disk"
 	rpc.mountd -p 2050
 	# The shortest that the kernel takes: nobody has anything to reclaim.
@@ -52,19 +61,29 @@ serve() {
 	in_r /run/host/rstorectl --control /run/r/control stats >/run/host/keep.guest.log
 }
 
-# mounts of each server, version and file system: /mnt/knfsd/4.2/disk
+# mounts of each server, version and file system: /mnt/knfsd/4.2/disk. With Kerberos /mnt/knfsd/krb5i/memory,
+# made last: the mounts of version 4 with sec=sys would use the machine's key otherwise.
 mounts() {
 	local v d how mount path
+	{ echo "$FIRST $KNFSD"; echo "$HOST server.rstored.test"; } >>/etc/hosts
 	for v in 3 4.2; do
 		for d in memory disk; do
 			how="rdma,port=20049,nconnect=1,rsize=1048576,wsize=1048576,vers=$v" path=/$d
 			mount=
 			if [ $v = 3 ]; then mount=nolock,mountproto=tcp,mountport= path=/srv/$d; fi
 			mkdir -p /mnt/{knfsd,guest,host}/$v/$d
-			timeout 40 mount -t nfs -o "$how${mount:+,${mount}2050}" "$FIRST:$path" /mnt/knfsd/$v/$d
+			timeout 40 mount -t nfs -o "$how${mount:+,${mount}2050}" "$KNFSD:$path" /mnt/knfsd/$v/$d
 			timeout 40 mount -t nfs -o "$how${mount:+,${mount}2049}" "$SECOND:/$d" /mnt/guest/$v/$d
-			timeout 40 mount -t nfs -o "$how${mount:+,${mount}2049}" "$HOST:/$d" /mnt/host/$v/$d
+			timeout 40 mount -t nfs -o "$how${mount:+,${mount}2049}" "server.rstored.test:/$d" /mnt/host/$v/$d
 		done
+	done
+	kerberos
+	for v in krb5 krb5i krb5p; do
+		how="rdma,port=20049,nconnect=1,rsize=1048576,wsize=1048576,vers=4.2,sec=$v"
+		mkdir -p /mnt/{knfsd,host}/$v/memory
+		timeout 60 mount -t nfs -o "$how" "$NAME:/memory" /mnt/host/$v/memory
+		# This kernel's server does not understand calls with krb5p.
+		[ $v = krb5p ] || timeout 60 mount -t nfs -o "$how" "$KNFSD:/memory" /mnt/knfsd/$v/memory
 	done
 	grep ' nfs4* ' /proc/mounts
 }
