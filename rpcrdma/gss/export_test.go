@@ -38,7 +38,9 @@ func TestFold(t *testing.T) {
 // TestShort compares the checksums of short messages, of each length and around the longest, with those
 // of crypto/hmac.
 func TestShort(t *testing.T) {
-	for _, key := range [][]byte{make([]byte, 16), []byte("a key of thirty-two bytes, as 256"), make([]byte, sha1.BlockSize)} {
+	for _, key := range [][]byte{
+		make([]byte, 16), []byte("a key of 256 bits has 32 bytes ."), make([]byte, sha1.BlockSize),
+	} {
 		m := newShort(key)
 		if m == nil {
 			t.Fatal("crypto/sha1 has other states than the package expects")
