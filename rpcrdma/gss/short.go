@@ -10,8 +10,9 @@ import (
 )
 
 // short computes HMAC-SHA1 (RFC 2104) of messages of a few blocks, in two thirds of the time of
-// crypto/hmac. A call of krb5 has four of them. It starts from the states of SHA-1 behind the padded
-// key, pads the message itself, and reads the digest from the state. So SHA-1 sees whole blocks alone.
+// crypto/hmac. A call of krb5 has four of them. short starts from the states of SHA-1 behind the
+// padded key, pads the message itself, and reads the digest from the state. SHA-1 then sees only
+// whole blocks.
 //
 //	digest          SHA-1 of: key, inner padding, 64 bytes | message
 //	checksum        SHA-1 of: key, outer padding, 64 bytes | digest
@@ -70,8 +71,8 @@ func newShort(key []byte) *short {
 	return m
 }
 
-// sum returns the checksum of a message in parts and of hdr, together at most shortMax bytes. It is valid
-// until s is used again.
+// sum returns the checksum of a message in parts and of hdr, together at most shortMax bytes. The
+// checksum is valid until s is used again.
 func (m *short) sum(s *shortState, parts [][]byte, hdr []byte) []byte {
 	n := 0
 	for _, p := range parts {

@@ -112,8 +112,8 @@ type date struct {
 	time time.Time
 }
 
-// dateOf is the time of day when a call came. It is up to dateAge old: contexts expire by the second,
-// and each reading costs as much as half a checksum.
+// dateOf is the time of day when a call came. It is up to dateAge old: contexts expire by the
+// second, and each reading costs as much as half a checksum.
 func (s *Server) dateOf(c *Call) time.Time {
 	const dateAge = 100 * time.Millisecond
 	if d := s.date.Load(); d != nil && c.came-d.at < dateAge {

@@ -44,7 +44,8 @@ type Initiate func(ctx context.Context, uid uint32) (Initiation, error)
 // securedUsers bounds the users whose contexts a connection remembers.
 const securedUsers = 1024
 
-// securedUser is the context of one user, or nil. A call that establishes it holds a place in making.
+// securedUser is the context of one user, or nil. A call that establishes it holds a place in
+// making.
 type securedUser struct {
 	now    atomic.Pointer[gss.Client]
 	making chan struct{}
@@ -105,7 +106,8 @@ func (s *Secured) Call(ctx context.Context, r *Request) error {
 	}
 }
 
-// call makes a call in a context. The request has the credential and the changed bounds only meanwhile.
+// call makes a call in a context. The request has the credential and the changed bounds only
+// meanwhile.
 func (s *Secured) call(ctx context.Context, r *Request, c *gss.Client) (err error) {
 	if r.gssCred, err = c.Next(); err != nil {
 		return err

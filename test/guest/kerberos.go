@@ -57,9 +57,9 @@ func kerberosFiles(exports string) error {
 	return MakeRealm(exports)
 }
 
-// MakeRealm makes the database of a KDC beside the directory exports, the keytab of the daemon
-// (../krb/server.keytab from there), and what guests need, in krb of their share: krb5.conf, guest.keytab for
-// the client, and HOST.keytab for each service nfs/HOST of more.
+// MakeRealm makes the database of a KDC beside the directory exports, and the keytab of the daemon
+// (../krb/server.keytab from there). What guests need is in the directory krb of their share:
+// krb5.conf, guest.keytab for the client, and HOST.keytab for each service nfs/HOST of more.
 func MakeRealm(exports string, more ...string) error {
 	dir := filepath.Join(filepath.Dir(exports), "krb")
 	share := filepath.Join(filepath.Dir(exports), "share", "krb")

@@ -184,7 +184,8 @@ func (e *experiment) possible(v compare.Variant) error {
 	return nil
 }
 
-// ofSys is sample. With a flavor of Kerberos it measures sec=sys as well, and returns the share of it.
+// ofSys is sample. With a flavor of Kerberos it measures sec=sys as well, and returns the share of
+// that in Value.
 func (m *measurer) ofSys(ctx context.Context, e *experiment, v compare.Variant) (s compare.Sample, err error) {
 	if e.sec == "" {
 		return m.sample(ctx, e, v)
