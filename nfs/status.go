@@ -111,7 +111,10 @@ const (
 	ErrWrongCred         Status = 10082
 	ErrWrongType         Status = 10083
 	ErrDelegRevoked      Status = 10087
+	ErrPartnerNotSupp    Status = 10088
+	ErrPartnerNoAuth     Status = 10089
 	ErrUnionNotSupp      Status = 10090
+	ErrOffloadDenied     Status = 10091
 	ErrOffloadNoReqs     Status = 10094
 	ErrNoXattr           Status = 10095
 	ErrXattr2Big         Status = 10096
@@ -219,7 +222,10 @@ var statuses = [...]statusRow{
 	{ErrWrongCred, "WRONG_CRED", nil},
 	{ErrWrongType, "WRONG_TYPE", nil},
 	{ErrDelegRevoked, "DELEG_REVOKED", nil},
+	{ErrPartnerNotSupp, "PARTNER_NOTSUPP", nil},
+	{ErrPartnerNoAuth, "PARTNER_NO_AUTH", nil},
 	{ErrUnionNotSupp, "UNION_NOTSUPP", nil},
+	{ErrOffloadDenied, "OFFLOAD_DENIED", nil},
 	{ErrOffloadNoReqs, "OFFLOAD_NO_REQS", nil},
 	{ErrNoXattr, "NOXATTR", blockstore.ErrNoXattr},
 	{ErrXattr2Big, "XATTR2BIG", blockstore.ErrXattrTooBig},

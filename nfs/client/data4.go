@@ -63,6 +63,31 @@ func (p proc4) read(ctx context.Context, h Handle, b []byte, off uint64) (n int,
 	return n, eof, err
 }
 
+// ReadStateid is Read with a stateid of the caller, which is not one of this client: the copy
+// stateid of a COPY_NOTIFY, by which a server reads from another one (RFC 7862 section 15.3). The
+// version must be 4.2, else the error is nfs.ErrNotSupp. A stateid that the server does not know is
+// an error (nfs.ErrBadStateID); nothing is opened again.
+func (c *Client) ReadStateid(ctx context.Context, id state.Stateid, h Handle, p []byte, off uint64) (
+	n int, eof bool, err error,
+) {
+	v, err := c.must42(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	l, err := c.limit(ctx, h, len(p))
+	if err != nil {
+		return 0, false, err
+	}
+	q := reads4.Get().(*read4)
+	q.h, q.p, q.off = h, p[:min(len(p), l.read)], off
+	if err = v.do(ctx, q.with(id)); err == nil {
+		n, eof = q.n, q.eof
+	}
+	*q = read4{both: q.both, with: q.with}
+	reads4.Put(q)
+	return n, eof, as3(err)
+}
+
 // write4 is the compound of one WRITE (RFC 8881 section 18.32).
 type write4 struct {
 	compound4

@@ -43,6 +43,17 @@ func (k *compound) who(o *object) *blockstore.Cred {
 // store in spite of admit, it does so as the anonymous user and for reading alone.
 var deniedRule = nfs.ClientRule{RO: true, Squash: nfs.AllSquash, AnonUID: nfs.AnonID, AnonGID: nfs.AnonID}
 
+// allowedIfDenied reports whether an operation is executed with the handle of an export that the
+// client may not use any more. A client that has lost its access can still close, unlock and return
+// what it has: otherwise its state would stay until the lease ends.
+func allowedIfDenied(op uint32) bool {
+	switch op {
+	case OpClose, OpLockU, OpDelegReturn, OpOpenDowngrade, OpOpenConfirm, OpSaveFH, OpGetFH:
+		return true
+	}
+	return !table[op].is(needsHandle)
+}
+
 // enter finds the rule for the client in an export:
 //
 //	OK         the rule

@@ -50,6 +50,7 @@ type compound struct {
 	later     bool      // with again: after the time that was given to Call.Defer
 
 	cleaning   bool        // see cleansUp
+	noticedAs  bool        // cred is of another client for this operation; see noticed
 	keepResult bool        // the result of the operation stays though it failed
 	inChange   []lock.File // files of which no delegation is granted until the operation ends
 	turn       *state.Turn // of the operation's owner, in version 4.0
@@ -244,7 +245,7 @@ func (k *compound) step(op uint32) nfs.Status {
 	st := k.admit(row, op)
 	if st == nfs.OK {
 		st = k.minorStatus(row.do(k))
-		k.endChanges()
+		k.endOp()
 		if k.again || k.replayed {
 			return st
 		}
@@ -281,6 +282,7 @@ func (k *compound) step(op uint32) nfs.Status {
 //	not implemented, or of version 4.0 in a session  NOTSUPP
 //	no current file handle                           NOFILEHANDLE
 //	export denied to the client, or cleansUp         ACCESS
+//	file of another server, but for a COPY           STALE
 //	export that is on other servers                  MOVED
 //	no saved file handle                             NOFILEHANDLE; RESTOREFH of 4.0: RESTOREFH
 //	a change whose result would not fit              see tooBig
@@ -312,6 +314,8 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 		k.cur.rule == &deniedRule && !allowedIfDenied(op),
 		k.saved.rule == &deniedRule && row.is(needsSaved) && op != OpRestoreFH:
 		return nfs.ErrAcces
+	case k.foreign(row, op):
+		return nfs.ErrStale
 	case k.cur.moved() && !allowedIfMoved(op), k.saved.moved() && row.is(needsSaved) && op != OpRestoreFH:
 		return nfs.ErrMoved
 	case op == OpRestoreFH && k.minor == 0 && !k.saved.set():
@@ -326,17 +330,6 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 		}
 	}
 	return nfs.OK
-}
-
-// allowedIfDenied reports whether an operation is executed with the handle of an export that the
-// client may not use any more. A client that has lost its access can still close, unlock and return
-// what it has: otherwise its state would stay until the lease ends.
-func allowedIfDenied(op uint32) bool {
-	switch op {
-	case OpClose, OpLockU, OpDelegReturn, OpOpenDowngrade, OpOpenConfirm, OpSaveFH, OpGetFH:
-		return true
-	}
-	return !table[op].is(needsHandle)
 }
 
 // tooBig reports whether the reply with n more bytes is longer than the session's

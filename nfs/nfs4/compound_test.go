@@ -70,8 +70,8 @@ func TestLoop(t *testing.T) {
 		},
 		{
 			"of 4.2 in 4.2, not there", 2,
-			[]args{seq, root, op(OpCopyNotify)},
-			[]result{{OpPutRootFH, fine}, {OpCopyNotify, nfs.ErrNotSupp}},
+			[]args{seq, root, op(OpLayoutStats)},
+			[]result{{OpPutRootFH, fine}, {OpLayoutStats, nfs.ErrNotSupp}},
 			nfs.ErrNotSupp,
 		},
 		{"of 4.0", 1, []args{seq, op(OpSetClientID)}, []result{{OpSetClientID, nfs.ErrNotSupp}}, nfs.ErrNotSupp},

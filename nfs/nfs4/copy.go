@@ -9,8 +9,7 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// serversMax bounds the source servers of a COPY. None of them is decoded: a COPY from another
-// server is NOTSUPP, and no operation of the compound follows.
+// serversMax bounds the source servers of a COPY.
 const serversMax = 64
 
 // A synchronous COPY ends after copyTime or copyMax bytes, so that it occupies neither a worker nor
@@ -36,6 +35,8 @@ type copying struct {
 	// cannot make holes, so zeros are written. Both are only ever set.
 	pieces bool
 	filled bool
+	// remote is the source, if another server has it; from and reads are zero then.
+	remote *CopySource
 }
 
 // copying makes the copy from the saved file to the current one. The caller has checked both.
@@ -48,12 +49,12 @@ func (k *compound) copying(t *transfer) *copying {
 	return c
 }
 
-// copyFile is COPY (RFC 7862 section 15.2) within this server. Its arguments:
+// copyFile is COPY (RFC 7862 section 15.2), within this server or from another one. Its arguments:
 //
 //	source and target stateid
 //	source offset, target offset, count     count 0: up to the end of the source
 //	consecutive, synchronous                bool
-//	source servers<>                        NOTSUPP, unless empty
+//	source servers<>                        see copyRemote, unless empty
 //
 // A synchronous copy is answered when at least a part is copied, and the client continues from
 // there. The server always copies consecutively: whatever the client wants, the bytes that the
@@ -71,11 +72,17 @@ func copyFile(k *compound) nfs.Status {
 	d.Bool() // ca_consecutive
 	synchronous := d.Bool()
 	servers := d.Uint32()
+	if servers > serversMax {
+		return nfs.ErrBadXDR
+	}
+	at := k.sourceServer(servers)
 	switch {
-	case k.bad(), servers > serversMax:
+	case k.bad():
 		return nfs.ErrBadXDR
 	case servers > 0:
-		return nfs.ErrNotSupp // from another server
+		return k.copyRemote(&t, at, synchronous)
+	case k.saved.foreign != nil:
+		return nfs.ErrStale
 	}
 	size, st := k.admitTransfer(&t)
 	if st != nfs.OK {

@@ -25,7 +25,7 @@ var besides = map[opStatus]string{
 	{OpIOAdvise, nfs.ErrLocked}:            "RFC 8881 section 9.1.2",
 	{OpListXattrs, nfs.ErrTooSmall}:        "RFC 8276 section 8.4.3.3",
 	{OpListXattrs, nfs.ErrBadXDR}:          "RFC 8881 section 15.1.1.1, as it has arguments",
-	{OpCopy, nfs.ErrNotSupp}:               "RFC 7862 section 13, from another server",
+	{OpCopy, nfs.ErrOffloadNoReqs}:         "RFC 7862 section 15.2.2, COPY4res",
 	{OpOffloadCancel, nfs.ErrNoFileHandle}: "RFC 7862 section 15.8.1, CURRENT_FH",
 	{OpOffloadStatus, nfs.ErrNoFileHandle}: "RFC 7862 section 15.9.1, CURRENT_FH",
 	{OpCopyNotify, nfs.ErrNotSupp}:         "RFC 7862 section 13, OPTIONAL",

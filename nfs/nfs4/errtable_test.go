@@ -16,7 +16,4 @@ const (
 	errPnfsIoHole         nfs.Status = 10075
 	errPnfsNoLayout       nfs.Status = 10080
 	errDirdelegUnavail    nfs.Status = 10084
-	errPartnerNotsupp     nfs.Status = 10088
-	errPartnerNoAuth      nfs.Status = 10089
-	errOffloadDenied      nfs.Status = 10091
 )

@@ -25,6 +25,7 @@ func newWorld(t testing.TB) *world {
 		w.faults = fault.New(fs, 1)
 		return w.faults
 	})
+	w.partners.off = false
 	w.x = w.session(2, "one")
 	x := w.x
 	dir := x.handle("one")
@@ -177,7 +178,9 @@ var subjects = []subject4{
 	{OpCopy, "file", "other", "open", "", func(g given) args {
 		return op(OpCopy, state.Anonymous, g.id, uint64(0), uint64(0), uint64(0), true, true, uint32(0))
 	}},
-	{OpCopyNotify, "file", "", "open", "", func(g given) args { return op(OpCopyNotify, g.id, uint32(1), "there") }},
+	{OpCopyNotify, "file", "", "open", "", func(g given) args {
+		return op(OpCopyNotify, g.id, address("tcp", partner+".8.1"))
+	}},
 	{OpDeallocate, "file", "", "open", "", func(g given) args { return op(OpDeallocate, g.id, uint64(0), uint64(10)) }},
 	{OpIOAdvise, "file", "", "open", "", func(g given) args {
 		return op(OpIOAdvise, g.id, uint64(0), uint64(10),

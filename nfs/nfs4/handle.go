@@ -20,6 +20,10 @@ func putFH(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
+	if k.foreignSource() {
+		k.setCurrent(object{foreign: fh})
+		return nfs.OK
+	}
 	o, st := k.resolve(fh)
 	if st == nfs.OK {
 		k.setCurrent(o)

@@ -101,6 +101,7 @@ type snapCopy struct {
 	Reads, Writes     snapCred // identities for the two files
 	Verifier          []byte   // of the COPY's reply, 8 bytes
 	Pieces, Notified  bool     // see copying.pieces, offload.notified
+	Remote            *CopySource
 }
 
 type snapObject struct {
@@ -161,10 +162,13 @@ func (f *offloads) snapshot(st *state.Offload) ([]byte, error) {
 	}
 	c := o.c
 	x := snapCopy{
-		From: objectSnap(&c.from), To: objectSnap(&c.to), SourceOff: c.sourceOff, DstOff: c.dstOff, Count: c.count,
+		To: objectSnap(&c.to), Remote: c.remote, SourceOff: c.sourceOff, DstOff: c.dstOff, Count: c.count,
 		Done:  c.done,
 		Reads: credSnap(&c.reads), Writes: credSnap(&c.writes), Verifier: bytes.Clone(c.verf[:]),
 		Pieces: c.pieces, Notified: o.notified.Load(),
+	}
+	if c.remote == nil {
+		x.From = objectSnap(&c.from)
 	}
 	var b bytes.Buffer
 	err := gob.NewEncoder(&b).Encode(&x)
@@ -279,14 +283,17 @@ func (s *Server) restoreCopy(st *state.Offload, data []byte) error {
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&x); err != nil {
 		return fmt.Errorf("a copy in progress: %w", err)
 	}
-	from, err1 := s.objectOf(&x.From)
-	to, err2 := s.objectOf(&x.To)
-	if err := errors.Join(err1, err2); err != nil {
+	to, err := s.objectOf(&x.To)
+	var from object
+	if err == nil && x.Remote == nil {
+		from, err = s.objectOf(&x.From)
+	}
+	if err != nil {
 		return err
 	}
 	c := &copying{
 		from: from, to: to, transfer: transfer{sourceOff: x.SourceOff, dstOff: x.DstOff, count: x.Count},
-		reads: x.Reads.cred(), writes: x.Writes.cred(), done: x.Done, pieces: x.Pieces,
+		reads: x.Reads.cred(), writes: x.Writes.cred(), done: x.Done, pieces: x.Pieces, remote: x.Remote,
 	}
 	if len(x.Verifier) != len(c.verf) || x.Done > x.Count {
 		return errors.New("a copy in progress is damaged")
@@ -309,7 +316,7 @@ func (s *Server) restoreCopy(st *state.Offload, data []byte) error {
 func (o *offload) resume() {
 	defer o.s.offloads.wg.Done()
 	if _, done, _ := o.Progress(); !done {
-		if o.c.from.x == nil || o.c.to.x == nil {
+		if o.c.from.x == nil && o.c.remote == nil || o.c.to.x == nil {
 			o.Finish(o.ended(nfs.ErrStale)) // an export is gone
 		} else {
 			held, _ := o.s.state.BeginChange(o.s.cfg.Now(), o.File, o.Client)

@@ -17,6 +17,7 @@ import (
 //	delegation       of any type                   a write delegation; else OPENMODE
 //	anonymous        if no open denies READ        if no open denies WRITE; else LOCKED
 //	bypass           no open can deny it           as anonymous
+//	copy stateid     the destination of a COPY     BAD_STATEID; see noticed
 //
 // An open for writing only may be read, because a client that changes a part of a page has to read
 // the rest. The special stateids are GRACE in the grace period: a client that has not reclaimed its
@@ -52,7 +53,11 @@ func (k *compound) ioStateOf(f lock.File, id state.Stateid, write bool) nfs.Stat
 	if k.minor == 0 {
 		return k.io40(id, f, write)
 	}
-	return k.badState(k.client.IO(k.now, id, f, write))
+	st := k.client.IO(k.now, id, f, write)
+	if st == nfs.ErrBadStateID && !write && k.minor >= 2 {
+		return k.noticed(id)
+	}
+	return k.badState(st)
 }
 
 // dataOp begins an operation on the data of the current file, whose arguments have been read. The

@@ -33,9 +33,9 @@ var never = map[nfs.Status]string{
 	errUnknownLayouttype:  "there is no pNFS",
 	errPnfsIoHole:         "there is no pNFS",
 	errPnfsNoLayout:       "there is no pNFS",
-	errPartnerNoAuth:      "no copies between servers",
-	errPartnerNotsupp:     "no copies between servers",
-	errOffloadDenied:      "no copies between servers",
+	nfs.ErrPartnerNoAuth:  "CB_OFFLOAD has it: a copy from another server is asynchronous",
+	nfs.ErrPartnerNotSupp: "CB_OFFLOAD has it: a copy from another server is asynchronous",
+	nfs.ErrOffloadDenied:  "TestCopyFromServerRefused",
 }
 
 // neverOf are errors that an operation does not have here, and why.
@@ -69,7 +69,10 @@ func init() {
 	of(nfs.ErrStale, "it does not look at the file", OpClose, OpDelegReturn, OpLockU, OpOpenDowngrade, OpGetFH, OpSaveFH,
 		OpRestoreFH, OpReclaimComplete)
 	of(nfs.ErrDelegRevoked, "the file is a directory, or to be written without a delegation", OpOpen)
-	of(nfs.ErrOpenMode, "what is open for writing may be read", OpRead, OpReadPlus, OpSeek)
+	of(nfs.ErrOpenMode, "what is open for writing may be read", OpRead, OpReadPlus, OpSeek,
+		OpCopyNotify)
+	of(nfs.ErrGrace, "a special stateid is refused", OpCopyNotify)
+	of(nfs.ErrLocked, "a special stateid is refused", OpCopyNotify)
 	of(nfs.ErrNoEnt, "it looks for nothing", OpBackchannelCtl, OpCreateSession)
 	of(nfs.ErrNoSpc, "sessions take no space that runs out", OpCreateSession)
 	of(nfs.ErrLocksHeld, "the locks go with the open", OpClose)

@@ -165,6 +165,9 @@ func (o *offload) run(held bool) (st nfs.Status) {
 			st = nfs.ErrServerFault
 		}
 	}()
+	if o.c.remote != nil {
+		return o.pull()
+	}
 	f := &o.s.offloads
 	for o.c.done < o.c.count {
 		if stop, _ := o.Silent(o.s.cfg.Now()); stop {
@@ -348,8 +351,14 @@ func offloadStatus(k *compound) nfs.Status {
 // nothing more, so the operation waits for the step under way: otherwise a late step could
 // overwrite what the client writes next. No new CB_OFFLOAD follows; one that is in flight may still
 // arrive.
+//
+// The stateid of a COPY_NOTIFY, at the source of a copy, is cancelled as well.
 func offloadCancel(k *compound) nfs.Status {
+	args := k.c.Args
 	o, st := k.findOffload()
+	if st == nfs.ErrBadStateID && k.cur.x != nil {
+		return k.client.CancelNotice(DecodeStateid(&args), k.file())
+	}
 	if st != nfs.OK {
 		return st
 	}

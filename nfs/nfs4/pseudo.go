@@ -185,9 +185,12 @@ type object struct {
 	x    *nfs.Export
 	rule *nfs.ClientRule // of the client; deniedRule if it has no access any more
 	h    blockstore.Handle
+	// foreign is a file handle of another server, the source of a COPY, and aliases the call. The
+	// other fields are zero then; see compound.foreign.
+	foreign []byte
 }
 
-func (o *object) set() bool { return o.node != nil || o.x != nil }
+func (o *object) set() bool { return o.node != nil || o.x != nil || o.foreign != nil }
 
 // rules returns the rule of the object's client. For the pseudo file system it is the zero rule, so
 // that maxread and maxwrite are MaxIO there.

@@ -232,7 +232,7 @@ func TestRefused(t *testing.T) {
 	x := r.session(2, "one")
 	fh, _ := x.make(x.handle("one"), "file")
 	for _, n := range []uint32{
-		OpCopyNotify, OpLayoutError, OpLayoutStats,
+		OpLayoutError, OpLayoutStats,
 		OpLayoutGet, OpLayoutCommit, OpLayoutReturn, OpGetDeviceInfo, OpGetDeviceList,
 	} {
 		x.do(op(OpPutFH, fh), op(n)).ok(OpPutFH).fails(n, nfs.ErrNotSupp)

@@ -164,6 +164,8 @@ type rig struct {
 	limits  state.Config // of the server
 	calls   []byte       // its journal
 
+	partners fakePartners
+
 	seenMu sync.Mutex
 	seen   map[opStatus]bool // every status that an operation had
 }
@@ -176,7 +178,7 @@ func newRig(t testing.TB) *rig {
 func newRigOver(t testing.TB, wrap func(blockstore.FS) blockstore.FS) *rig {
 	r := &rig{
 		t: t, table: nfs.NewTable(nil), codec: nfs.NewCodec([]byte("secret")), peer: friend, bulkMax: -1,
-		locks: lock.New(0),
+		locks: lock.New(0), partners: fakePartners{off: true},
 	}
 	r.now = time.Unix(1_700_000_000, 0)
 	r.fs = &store{FS: memfs.New(memfs.Options{FSID: 77, MaxBytes: 128 << 20})}
@@ -222,6 +224,7 @@ func (r *rig) start(boot uint32) {
 		Config: nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count}, Identity: []byte("id"),
 		Boot: boot, Locks: r.locks, Now: func() time.Time { return r.now },
 		Known: r.known, Journal: r, Limits: r.limits, Calls: r.calls,
+		CopyPartners: &r.partners,
 	})
 	r.s.observe = r.see
 	programs := r.s.Programs()

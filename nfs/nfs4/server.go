@@ -66,6 +66,8 @@ type Config struct {
 	// wait, and must not change cb. nil: the server calls no client of version 4.0, and none gets a
 	// delegation.
 	CallBack func(cb *state.Callback) rpc.Caller
+	// CopyPartners are the servers that take part in copies between servers; nil: there are none.
+	CopyPartners CopyPartners
 	// Now is the clock of leases, recalls and limits; nil means clock.Now, which does not jump with
 	// the host's clock. Wall is the clock of times in attributes, hence the host's. nil means Now
 	// if that is set, else time.Now.
@@ -98,6 +100,7 @@ type Server struct {
 	callbacks, callbacksLost atomic.Uint64
 	waiters                  atomic.Int32 // workers that wait for a client, of waitersMax
 	offloads                 offloads
+	copies                   copies
 	lockWaits                lockWaits
 	dirs                     dirNotices
 	journal                  journal
@@ -223,6 +226,10 @@ const (
 	// CountDirNotified counts CB_NOTIFYs. Each has one change of a directory or more.
 	CountDirNotified = "nfs4_directories_notified"
 	CountCancelled   = "nfs4_offloads_cancelled"
+	// CountCopyNotified counts the copy stateids that COPY_NOTIFY has granted, CountPulled the copies
+	// from other servers.
+	CountCopyNotified = "nfs4_copies_notified"
+	CountPulled       = "nfs4_copies_from_servers"
 )
 
 // Faults returns the counts of events, by name, without zeros. Events with a Count constant are
@@ -244,6 +251,8 @@ func (s *Server) Faults() map[string]uint64 {
 		CountGetattrs: &s.getattrs, CountUnpinned: &s.unpinned, CountUnleased: &s.unleased, CountHostOpens: &s.hostOpens,
 		CountRecallAny: &s.recallAnys, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
 		CountNotified: &s.lockWaits.notified, CountDirNotified: &s.dirs.sent,
+		CountCopyNotified: &s.copies.notified, CountPulled: &s.copies.pulled,
+		"nfs4_copies_denied": &s.copies.denied, "nfs4_copies_failed": &s.copies.failed,
 		CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
 		"nfs4_illegal_operations": &s.illegal, "nfs4_sessions_denied": &s.deniedCalls, CountReplays: &s.replays,
 		CountRetriesWaited: &s.retriesWaited, CountToWorkers: &s.toWorkers,

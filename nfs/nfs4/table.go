@@ -30,8 +30,7 @@ type operation struct {
 	// result is the most that a changing operation appends, in bytes, behind its number and status.
 	// It is 0 for others: the loop measures their results and cuts them off.
 	result int
-	// do executes it. nil is NOTSUPP: pNFS, named attributes, COPY between servers, and
-	// DELEGPURGE, for which delegations would have to survive a restart of the client.
+	// do executes it. nil is NOTSUPP: pNFS, named attributes, and DELEGPURGE, for which delegations would have to survive a restart of the client.
 	do func(*compound) nfs.Status
 }
 
@@ -120,7 +119,7 @@ func init() {
 		OpReclaimComplete:    {"RECLAIM_COMPLETE", 1, changing, 0, reclaimComplete},
 		OpAllocate:           {"ALLOCATE", 2, h | changing, 0, allocate},
 		OpCopy:               {"COPY", 2, h | needsSaved | changing, resCopy, copyFile},
-		OpCopyNotify:         {"COPY_NOTIFY", 2, h, 0, nil},
+		OpCopyNotify:         {"COPY_NOTIFY", 2, h | changing, resCopyNotify, copyNotify},
 		OpDeallocate:         {"DEALLOCATE", 2, h | changing, 0, deallocate},
 		OpIOAdvise:           {"IO_ADVISE", 2, h, 0, ioAdvise},
 		OpLayoutError:        {"LAYOUTERROR", 2, h, 0, nil},

@@ -58,7 +58,8 @@ type Client struct {
 	recalledAny int64                // time of the last CB_RECALL_ANY
 	revoked     int
 	offloads    map[uint32]*Offload // by number
-	states      map[uint32]any      // *open, *locks, *deleg or *Offload, by number
+	notices     map[[12]byte]*Notice
+	states      map[uint32]any // *open, *locks, *deleg or *Offload, by number
 	nstate      uint32
 	v40         *v40 // of a client of version 4.0; set before others see it
 }
@@ -319,6 +320,9 @@ func (c *Client) release() {
 	}
 	for _, o := range c.offloads {
 		c.dropOffload(o)
+	}
+	for _, n := range c.notices {
+		c.dropNotice(n)
 	}
 	if len(c.locks) > 0 {
 		c.s.cfg.Locks.Drop(c.name)

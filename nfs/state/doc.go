@@ -17,7 +17,7 @@
 //	fileShard.mu, sessionShard.mu, Session.mu
 //	the locks of lock.Table
 //	grace.frozen, grace.mu             the list of clients that may reclaim; without Client.mu
-//	Backchannel.mu, Path.mu, memory.mu
+//	Backchannel.mu, Path.mu, memory.mu, notices.mu
 //
 // No goroutine locks two clients, or two shards, at a time. A request that finds a conflict with
 // another client therefore releases its locks, ends that client or revokes its delegation, and

@@ -215,6 +215,9 @@ func (r *restorer) client(x *savedClient) error {
 	if err == nil {
 		err = each(c, x.Offloads, r.offload)
 	}
+	if err == nil {
+		err = each(c, x.Notices, r.notice)
+	}
 	return err
 }
 

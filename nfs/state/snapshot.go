@@ -138,6 +138,7 @@ type savedClient struct {
 	Opens                      []*open
 	Delegs                     []savedDeleg
 	Offloads                   []savedOffload
+	Notices                    []savedNotice
 	V40                        *savedV40
 }
 
@@ -281,6 +282,9 @@ func (c *Client) encode(enc *gob.Encoder, funcs *SnapshotFuncs) error {
 			}
 			x.Offloads = append(x.Offloads, y)
 		}
+	}
+	for _, n := range c.notices {
+		x.Notices = append(x.Notices, n.saved())
 	}
 	if c.v40 != nil {
 		v := c.v40

@@ -131,6 +131,7 @@ type Server struct {
 	grace    grace
 	delegs   delegCounts
 	offloads atomic.Int64
+	notices  notices
 	shares   shareCounts
 
 	sessions [shards]sessionShard

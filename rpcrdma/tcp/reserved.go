@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -21,11 +22,19 @@ const (
 // Exports with the option secure of exports(5), the default of the Linux server, want that. If it
 // may not, or if none is free, it connects from any port.
 func ConnectReserved(ctx context.Context, addr string) (net.Conn, error) {
+	return ConnectReservedFrom(ctx, netip.Addr{}, addr)
+}
+
+// ConnectReservedFrom is ConnectReserved from one of the addresses of this host. If from is not
+// valid, routing chooses it.
+func ConnectReservedFrom(ctx context.Context, from netip.Addr, addr string) (net.Conn, error) {
 	const count = reservedLast - reservedFirst + 1
 	first := rand.IntN(count) //nolint:gosec // nobody gains by guessing
 	for i := range count {
 		d := net.Dialer{
-			LocalAddr: &net.TCPAddr{Port: reservedFirst + (first+i)%count},
+			LocalAddr: &net.TCPAddr{
+				IP: from.AsSlice(), Zone: from.Zone(), Port: reservedFirst + (first+i)%count,
+			},
 			// A service may listen on the port, and an earlier connection from it may not be over.
 			Control: func(_, _ string, c syscall.RawConn) error {
 				var err error
@@ -41,12 +50,20 @@ func ConnectReserved(ctx context.Context, addr string) (net.Conn, error) {
 		switch {
 		case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL):
 		case errors.Is(err, syscall.EACCES):
-			return Connect(ctx, addr)
+			return connectFrom(ctx, from, addr)
 		default:
 			return conn, err
 		}
 	}
-	return Connect(ctx, addr)
+	return connectFrom(ctx, from, addr)
+}
+
+func connectFrom(ctx context.Context, from netip.Addr, addr string) (net.Conn, error) {
+	if !from.IsValid() {
+		return Connect(ctx, addr)
+	}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: from.AsSlice(), Zone: from.Zone()}}
+	return d.DialContext(ctx, "tcp", addr)
 }
 
 // Connect connects to a server from any port.

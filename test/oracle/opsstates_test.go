@@ -288,7 +288,7 @@ func extents(t *testing.T, r *rig) {
 		t.Errorf("%q", got.Data)
 	}
 	// From another server, by all three ways to name one.
-	s.fails(x4.NFS4ERR_NOTSUPP, append(slices.Clone(pair),
+	s.fails(x4.NFS4ERR_OFFLOAD_DENIED, append(slices.Clone(pair),
 		&x4.NfsArgop4_OP_COPY{Opcopy: x4.Copy4args{CaSynchronous: true, CaSourceServer: []x4.Netloc4{
 			&x4.Netloc4_NL4_NAME{NlName: "a"}, &x4.Netloc4_NL4_URL{NlUrl: "nfs://b"},
 			&x4.Netloc4_NL4_NETADDR{NlAddr: x4.Netaddr4{NaRNetid: "tcp6", NaRAddr: "::1.8.1"}},

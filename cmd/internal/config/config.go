@@ -99,6 +99,9 @@ type Config struct {
 	NFSVersions []string `mapstructure:"nfs_versions" yaml:"nfs_versions"`
 	// IDMap is how version 4 calls users and groups.
 	IDMap IDMap `mapstructure:"idmap" yaml:"idmap"`
+	// CopyPartners are the servers from which this one copies files for clients, and that may read
+	// its files for a copy, as ADDR, CIDR or ADDR:PORT. Empty: there are no copies between servers.
+	CopyPartners []string `mapstructure:"copy_partners" yaml:"copy_partners,omitempty"`
 	// UTF8 says which names version 4 lets files have: UTF8Any or UTF8Strict.
 	UTF8 string `mapstructure:"utf8" yaml:"utf8"`
 	// HALease is the term of the lease on a StateDir that several nodes share; 0 means that it is of

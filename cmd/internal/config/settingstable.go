@@ -169,6 +169,11 @@ var settings = []Setting{
 	row("idmap.domain", atStart, "",
 		"`DOMAIN` of users and groups in version 4 (default: the host's)",
 		"domain of the names of users and groups").withDefault("the DNS domain of the host, or `localdomain`"),
+	row("copy_partners", atReload, "protocols.md#copies-between-servers",
+		"copy files between this server and others at `ADDR`, CIDR or ADDR:PORT; repeatable",
+		"servers from which this one copies files for its clients, and that may read its files for such a copy "+
+			"(version 4.2): addresses, prefixes, or `ADDR:PORT`. The server connects to the ports 2049 and 20049 of "+
+			"these servers alone, or to `PORT`. By default there are none, and clients read and write by themselves"),
 	row("utf8", atStart, "",
 		"`NAMES` of files in version 4: any or strict",
 		"names of files in version 4: `any` bytes, as in the Linux server, or `strict`, which refuses names "+

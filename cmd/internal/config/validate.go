@@ -104,6 +104,7 @@ func (c *Config) Validate() error {
 	}
 	add(c.validateMapped())
 	add(c.validateNFS4Memory())
+	add(c.validateCopyPartners())
 	switch {
 	case c.StateDir == "":
 		addf("state_dir: a directory is needed to keep handles valid over restarts")

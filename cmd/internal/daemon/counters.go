@@ -49,5 +49,6 @@ var events = []string{
 	nfs4.CountCallbacks, nfs4.CountDelegations, nfs4.CountRecalls, nfs4.CountRecallWaits,
 	nfs4.CountGetattrs, nfs4.CountUnpinned, nfs4.CountUnleased, nfs4.CountHostOpens, nfs4.CountRecallAny,
 	nfs4.CountNotified, nfs4.CountDirNotified, nfs4.CountOffloads, nfs4.CountCancelled,
+	nfs4.CountCopyNotified, nfs4.CountPulled,
 	service.CountHostConflicts,
 }

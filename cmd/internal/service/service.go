@@ -146,7 +146,7 @@ func New(c Config) (*Service, error) {
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: s.LockTable,
 		Lease: cfg.LeaseTime, Grace: cfg.GraceTime, Calls: calls,
 		Known: owners, Journal: &loggedJournal{Journal: s.State.Journal(), log: log},
-		OthersReclaim: s.NLM.Grace, CallBack: s.callBack,
+		OthersReclaim: s.NLM.Grace, CallBack: s.callBack, CopyPartners: partners{c.Settings},
 		Minors: cfg.Minors(), Names: s.IDMap, UTF8: cfg.UTF8 == config.UTF8Strict,
 	}
 	four.Limits.Memory, four.Limits.ClientMemory = cfg.NFS4MemoryBytes()

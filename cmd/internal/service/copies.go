@@ -1,0 +1,92 @@
+package service
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/nfs4"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/tcp"
+)
+
+// Bounds of what a copy waits for its source: for the connection, and for an answer.
+const (
+	sourceConnects = 10 * time.Second
+	sourceAnswers  = 30 * time.Second
+)
+
+// sessionUser makes the session with the source of a copy. It is nobody: files are read as the user
+// of the copy.
+const sessionUser = 65534
+
+// partners is nfs4.CopyPartners, by the setting copy_partners.
+type partners struct{ settings func() *config.Config }
+
+// Enabled implements nfs4.CopyPartners.
+func (p partners) Enabled() bool { return len(p.settings().CopyPartners) > 0 }
+
+// Admits implements nfs4.CopyPartners.
+func (p partners) Admits(a netip.Addr) bool { return p.settings().CopyPartner(a) }
+
+// Connects implements nfs4.CopyPartners.
+func (p partners) Connects(to netip.AddrPort) bool { return p.settings().CopySource(to) }
+
+// Open implements nfs4.CopyPartners. Each copy has a connection of its own: the bounds of
+// asynchronous copies are those of the connections.
+//
+// The Linux server says that it has TCP at the port of RDMA if the client came by that.
+func (p partners) Open(_ context.Context, s *nfs4.CopySource) (nfs4.RemoteFile, error) {
+	at := s.At
+	if at.Port() == config.RDMAPort {
+		at = netip.AddrPortFrom(at.Addr(), config.TCPPort)
+	}
+	c := client.New(client.Config{
+		Peer: at.String(), Version: client.Version42, GiveUp: sourceAnswers,
+		Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "rstored", UID: sessionUser, GID: sessionUser},
+		Dial: func(ctx context.Context) (rpc.Client, error) {
+			ctx, cancel := context.WithTimeout(ctx, sourceConnects)
+			defer cancel()
+			conn, err := dialSource(ctx, s.From, at.String())
+			if err != nil {
+				return nil, &rpc.ConnError{Peer: at.String(), Err: err}
+			}
+			t := tcp.NewClient(conn)
+			t.OnCall(rpc.BackwardOf(ctx))
+			return t, nil
+		},
+	})
+	who := &rpc.Cred{
+		Flavor: rpc.AuthSys, Machine: "rstored", UID: s.UID, GID: s.GID,
+		Groups: s.Groups[:min(len(s.Groups), rpc.GroupsMax)],
+	}
+	return &remoteFile{c, s, who}, nil
+}
+
+// dialSource connects from the address that the source knows this server by. A host that cannot
+// reach the source from there connects from any address.
+func dialSource(ctx context.Context, from netip.Addr, at string) (net.Conn, error) {
+	conn, err := tcp.ConnectReservedFrom(ctx, from, at)
+	if err != nil && from.IsValid() && ctx.Err() == nil {
+		conn, err = tcp.ConnectReserved(ctx, at)
+	}
+	return conn, err
+}
+
+// remoteFile is nfs4.RemoteFile.
+type remoteFile struct {
+	c      *client.Client
+	source *nfs4.CopySource
+	who    *rpc.Cred
+}
+
+// ReadAt implements nfs4.RemoteFile.
+func (f *remoteFile) ReadAt(ctx context.Context, p []byte, off uint64) (n int, eof bool, err error) {
+	return f.c.ReadStateid(client.WithCred(ctx, f.who), f.source.Stateid, f.source.Handle, p, off)
+}
+
+// Close implements nfs4.RemoteFile.
+func (f *remoteFile) Close() error { return f.c.Close() }
