@@ -15,9 +15,9 @@ import (
 	"github.com/rstored/rstored/cmd/internal/state"
 )
 
-// check opens and checks what a start with the configuration opens, and changes nothing. err has
-// everything that makes a start fail. unknown lists what this user may not look at: the daemon may
-// run as another user.
+// check opens and checks what a start with the configuration would open. It changes nothing. err
+// joins the reasons for which a start would fail. unknown lists what this user has no right to look
+// at; the daemon may run as another user.
 func check(cfg *config.Config) (unknown []string, err error) {
 	var bad []error
 	note := func(key string, err error) {
@@ -56,8 +56,8 @@ func checkCerts(f certs.Files, clients certs.Clients) error {
 	return err
 }
 
-// checkParent reports whether the directory of a file can be there: no part of its path is another
-// kind of file.
+// checkParent reports whether the directory of a file exists or can be made: no part of its path is
+// a file of another kind.
 func checkParent(path string) error {
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
 		st, err := os.Stat(dir)

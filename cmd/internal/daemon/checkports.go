@@ -20,9 +20,9 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// unserved lists the exports and ports of a configuration that a start could not serve now. It goes
-// on without them, and tries them again. Ports that a running daemon serves are not tried: it frees
-// them when it takes the new configuration.
+// unserved lists the exports and ports of a configuration that a start could not serve now. A start
+// continues without them, and tries them again. unserved does not try ports that a running daemon
+// serves: the daemon frees them when it takes the new configuration.
 func unserved(ctx context.Context, cfg *config.Config) (list []string) {
 	for _, e := range cfg.Exports {
 		if e.Type != config.TypePosix {
@@ -90,8 +90,7 @@ func unserved(ctx context.Context, cfg *config.Config) (list []string) {
 	return list
 }
 
-// unservedRDMA tries the addresses that a listener over RDMA stands for, as far as devices in user
-// space would serve them.
+// unservedRDMA tries the addresses of a listener over RDMA that a device in user space would serve.
 func unservedRDMA(
 	ctx context.Context, cfg *config.Config, name string, at config.Listen, own endpoints,
 ) (list []string) {
@@ -139,7 +138,8 @@ type endpoints struct {
 	rdma     map[netip.Addr]bool
 }
 
-// running is what the daemon at a control socket has, if there is one.
+// running returns the endpoints of the daemon at a control socket, or nothing if there is no
+// daemon.
 func running(ctx context.Context, socket string) endpoints {
 	own := endpoints{map[uint16]bool{}, map[uint16]bool{}, map[netip.Addr]bool{}}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -165,7 +165,7 @@ func running(ctx context.Context, socket string) endpoints {
 	return own
 }
 
-// plainListen is why an address cannot be listened on.
+// plainListen returns the reason why the host cannot listen on an address.
 func plainListen(err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

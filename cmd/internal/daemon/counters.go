@@ -15,8 +15,8 @@ func (d *Daemon) Clients() []control.Client { return d.counters.Clients() }
 // Stats implements control.Backend.
 func (d *Daemon) Stats() control.Stats { return d.stats(true) }
 
-// stats are the counters, with or without those of the packet loops, which have to answer for
-// them.
+// stats returns the counters. Those of the packet loops are optional, because every loop has to
+// answer for them.
 func (d *Daemon) stats(loops bool) control.Stats {
 	s := d.counters.Sum()
 	s.UptimeSeconds = int64(time.Since(d.started) / time.Second)
@@ -39,7 +39,7 @@ func (d *Daemon) stats(loops bool) control.Stats {
 	return s
 }
 
-// events are counted among the errors of their components, but are only waits, or packets
+// events are counters that their components have among the errors. They count waits, or packets
 // that were under way when their connection ended.
 var events = []string{
 	"rdma_packet_of_unknown_qp",

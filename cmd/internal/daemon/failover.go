@@ -30,7 +30,7 @@ import (
 // If the standby does not take over, the next node has the lease after its term, with a grace
 // period.
 
-// errShared is returned where nodes share nothing.
+// errShared is returned if the state directory is not shared with other nodes (ha_lease).
 var errShared = errors.New("no nodes share the state directory: ha_lease is not set")
 
 // closeTime bounds the time for stores to close before the lease is released. Other nodes get the
@@ -186,15 +186,15 @@ func (d *Daemon) failover(to string) (out control.FailedOver, err error) {
 // errGivenUp ends a process that gave its clients to another node, which cannot have them.
 var errGivenUp = errors.New("this node serves no more, and could not hand over")
 
-// giveTo releases what the standby takes on its node: the locks and leases of files, and then the
-// lease of the state directory.
+// giveTo releases the locks and leases of files, and then the lease of the state directory. The
+// standby takes them on its own node.
 func (d *Daemon) giveTo(node, token string) error {
 	closed := make(chan error, 1)
 	go func() { closed <- d.ExportSet.Close() }()
 	select {
 	case err := <-closed:
 		if err != nil {
-			// As at a stop: what could not be written has another verifier on the next node.
+			// As at a stop: if data could not be written, the next node has another write verifier.
 			d.log.Warn("closing the exports", zap.Error(err))
 		}
 	case <-time.After(closeTime):

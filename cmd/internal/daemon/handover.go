@@ -18,7 +18,7 @@ func (d *Daemon) components() []upgrade.Component {
 	return []upgrade.Component{d.ports, d.Service, d.ExportSet, d.state, d.sockets, controlSocket{d.listener}}
 }
 
-// work returns the calls in progress, and the connections that only clients can bring to rest.
+// work returns the calls in progress, and the connections that wait for their clients.
 func (d *Daemon) work() upgrade.Work {
 	w := d.ports.Work()
 	w.Calls += d.Work()

@@ -15,8 +15,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/exports"
 )
 
-// health is what is wrong with exports that are served: a file system that is full or does not
-// answer, a directory that cannot be read. The zero value knows nothing.
+// health has the problems of exports that are served: a file system that is full or does not
+// answer, a directory that cannot be read. The zero value has none.
 type health struct {
 	mu    sync.Mutex
 	busy  map[string]bool // exports that are being looked at, by name
@@ -26,8 +26,8 @@ type health struct {
 // probeTime is how long a file system may take to answer.
 const probeTime = 2 * time.Second
 
-// check looks at all exports at once, and returns after probeTime at most. An export whose file
-// system does not answer is not asked again before it has.
+// check looks at all exports at once, and returns after probeTime at most. While a file system has
+// not answered the last probe, check does not send it another.
 func (h *health) check(list []*exports.Export) {
 	h.mu.Lock()
 	if h.busy == nil {
@@ -64,7 +64,7 @@ func (h *health) check(list []*exports.Export) {
 	}
 }
 
-// of is what is wrong with an export; empty for nothing.
+// of returns the problem of an export, or an empty string.
 func (h *health) of(name string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -100,8 +100,8 @@ func readable(dir string) error {
 	return nil
 }
 
-// full says that nobody but root of the host can write, or that nearly so. The limit is a hundredth
-// of the file system, and a GiB at most.
+// full returns a problem if only root of the host can still write, or nearly so. The limit is a
+// hundredth of the file system, and a GiB at most.
 func full(st *blockstore.Stat) string {
 	const most = 1 << 30
 	switch {

@@ -22,7 +22,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// monitor is what the ops ports need between two requests.
+// monitor has the state that the ops ports keep between two requests.
 type monitor struct {
 	pprof atomic.Bool
 	end   chan struct{}
@@ -43,7 +43,7 @@ const (
 	// rotateTicks are how many ticks there are between two rotations of the recorder.
 	rotateTicks = 6
 	// stuckTime is how long all workers may be busy without finishing a call. A disk that is slower
-	// than that answers no more.
+	// than that counts as dead.
 	stuckTime = 2 * time.Minute
 	// pingTime is how long a packet loop may take to answer. A turn is some milliseconds.
 	pingTime = 2 * time.Second
@@ -91,7 +91,8 @@ func (w *monitor) stop() {
 	}
 }
 
-// progress notes how the workers get on, and reports how long they have not.
+// progress returns how long all workers have been busy without finishing a call. It compares the
+// load with that of its last call.
 func (w *monitor) progress(l rpc.Load, now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -196,8 +197,8 @@ func (d *Daemon) ready(context.Context) []ops.Check {
 	return out
 }
 
-// volumes knows how full the file systems of exports are. One that does not answer holds up
-// nobody, and is not asked again before it has.
+// volumes has the use of the file systems of exports. A file system that does not answer delays
+// nothing, and is not asked again before it has answered.
 type volumes struct {
 	mu   sync.Mutex
 	busy map[blockstore.FS]bool

@@ -65,7 +65,7 @@ func (d *Daemon) reload() error {
 	return nil
 }
 
-// mountsChanged brings the exports that depend on mounts in line with them, and those that could
+// mountsChanged applies the exports that depend on mounts, and tries the exports again that could
 // not be opened.
 func (d *Daemon) mountsChanged() {
 	d.mu.Lock()
@@ -79,8 +79,8 @@ func (d *Daemon) mountsChanged() {
 	}
 }
 
-// retryExports tries exports that cannot be served again, every exportRetry until end is closed. A
-// directory that is not there is waited for without the lock: its file system may not answer.
+// retryExports tries exports that cannot be served again, every exportRetry until end is closed. It
+// looks for a missing directory without the lock, because its file system may not answer.
 func (d *Daemon) retryExports(end <-chan struct{}) {
 	t := time.NewTicker(exportRetry)
 	defer t.Stop()

@@ -145,14 +145,14 @@ func printConfig(g *cli.Globals, cfg *config.Config) error {
 	return err
 }
 
-// Run starts a daemon and keeps it until a signal or the end of ctx stops it, or another process
-// takes its place. before, if not nil, leads to the process whose place it takes.
+// Run starts a daemon and serves until a signal or the end of ctx stops it, or until a successor
+// serves. before is the connection to the old process of an upgrade, or nil.
 func Run(ctx context.Context, cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log,
 	before *handover.Conn,
 ) error {
 	defer func() { _ = log.Sync() }() // standard error may not support it
-	// The mode of a new file is the client's to say, and that of the daemon's own files is
-	// said where they are made.
+	// The client chooses the mode of a new file. The daemon sets the modes of its own files where it
+	// makes them.
 	unix.Umask(0)
 	sig := hangups()
 	defer signal.Stop(sig)

@@ -16,8 +16,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// hangups catches SIGHUP, which would end a process that does not serve yet: a log rotation does
-// not know that a new process is about to take over. The signals come on the channel.
+// hangups catches SIGHUP, which would otherwise end a process that does not serve yet: a log
+// rotation cannot know that a new process is about to take over. The channel delivers the signals.
 func hangups() chan os.Signal {
 	sig := make(chan os.Signal, 4)
 	signal.Notify(sig, unix.SIGHUP)
@@ -100,8 +100,8 @@ func (d *Daemon) stopInTime(ctx context.Context, sig <-chan os.Signal) (signalle
 // replacedTime bounds the wait for the reply to the request that asked for the upgrade.
 const replacedTime = time.Second
 
-// exitReplaced ends a process whose place another has taken: nothing is closed in a way that a
-// client could notice.
+// exitReplaced ends a process whose successor serves. It closes nothing in a way that a client
+// could notice.
 func (d *Daemon) exitReplaced() error {
 	d.sockets.Detach() // what the service manager keeps is the other's
 	if l, ok := d.listener.(*net.UnixListener); ok {

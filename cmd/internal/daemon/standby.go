@@ -45,7 +45,8 @@ type standby struct {
 	stop     func() // of the control socket
 }
 
-// standBy prepares the wait for the lease. It returns nil if nodes share nothing.
+// standBy prepares the wait for the lease. It returns nil if the state directory is not shared with
+// other nodes.
 func (d *Daemon) standBy(cfg *config.Config, access control.Access) (*standby, error) {
 	if cfg.HALease == 0 {
 		return nil, nil
@@ -153,8 +154,8 @@ func (s *standby) HA() (control.HA, error) {
 	return h, nil
 }
 
-// end ends the wait, once the lease was claimed over before or there is an error. It returns what
-// another node has handed over, or nil.
+// end ends the wait, after the lease was claimed over the record before, or after an error. It
+// returns the state that another node has handed over, or nil.
 func (s *standby) end(before lease.Record) (from *upgrade.Predecessor) {
 	if s == nil {
 		return nil

@@ -50,7 +50,7 @@ func (d *Daemon) Status() control.Status {
 	return s
 }
 
-// problems are exports and ports that are not served or not well, in words.
+// problems describes the exports and ports that are not served, or have a problem.
 func (d *Daemon) problems() []string {
 	out := []string{}
 	for _, e := range d.Exports() {

@@ -23,8 +23,8 @@ import (
 // traceQueue is how many calls a trace may be behind.
 const traceQueue = 4096
 
-// traces are those who look at calls as they are answered. While there are any, calls keep their
-// arguments, and the goroutines that serve them put them into words.
+// traces are the requests that watch calls. While there is one, calls retain their arguments, and
+// the goroutines that serve calls describe them.
 type traces struct {
 	mu   sync.Mutex
 	list atomic.Pointer[[]*tracing]
@@ -72,8 +72,8 @@ func (d *Daemon) changeTraces(change func([]*tracing) []*tracing) {
 	d.hookTraces(len(list) > 0)
 }
 
-// hookTraces has the recorder call those who want to see calls, and nobody if none does. Call with
-// mu of the traces held.
+// hookTraces makes the recorder call traced and the tracer if either wants calls, and nothing
+// otherwise. Call with traces.mu held.
 func (d *Daemon) hookTraces(watched bool) {
 	switch sampled := d.otlp.On(); {
 	case watched && sampled:
@@ -104,7 +104,7 @@ func (d *Daemon) applyOTLP(cfg *config.Config) error {
 	return err
 }
 
-// traced gives a call to those who look at it.
+// traced passes a call to the traces that want it.
 func (d *Daemon) traced(c *rpc.Call, s rpc.Served, row int) {
 	client := c.Peer.Addr.Addr().Unmap()
 	var call *control.TraceCall

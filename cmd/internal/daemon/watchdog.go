@@ -9,9 +9,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// CheckLoops reports whether the server still does its work: every packet loop comes round before
-// ctx is done. Calls that wait for a disk do not count: they may take as long as the disk
-// does, and a new process would wait for it too.
+// CheckLoops reports whether every packet loop completes a turn before ctx is done. Calls that wait
+// for a disk do not count: a new process would wait for the disk too.
 func (d *Daemon) CheckLoops(ctx context.Context) error {
 	var errs []error
 	for _, l := range d.devices.Ping(ctx) {

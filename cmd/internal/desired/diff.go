@@ -8,7 +8,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// optionsOf are the options of an export that differ from nothing, by name, in an order.
+// optionsOf returns the options of an export that are not the zero value, with their names, in a
+// fixed order.
 func optionsOf(e *control.Export) (names []string, value map[string]string) {
 	value = make(map[string]string)
 	add := func(name, v string) {

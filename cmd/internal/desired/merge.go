@@ -60,8 +60,8 @@ func (s *Sources) mergeExports(configured []config.Export) []control.Export {
 }
 
 // rootOf is the index of the export that is also at "/", or -1: the one that the setting names.
-// Without the setting it is the export that has been there, as long as it is exported, and else the
-// first one, unless that is from a table. So an export that is added does not move "/".
+// Without the setting it is the export that was at "/" before, as long as it is exported. Else it
+// is the first one, unless that is from a table. So adding an export does not move "/".
 func (s *Sources) rootOf(list []control.Export) int {
 	if name := s.Config.Root; name != "" {
 		return slices.IndexFunc(list, func(e control.Export) bool { return e.Pseudo == name || e.Path == name })
@@ -75,7 +75,8 @@ func (s *Sources) rootOf(list []control.Export) int {
 	return -1
 }
 
-// RootPath is where clients of version 3 that mount "/" get, or an empty string.
+// RootPath is the pseudo path of the export that clients of version 3 get if they mount "/", or an
+// empty string.
 func (s *State) RootPath() string {
 	for i := range s.Exports {
 		if s.Exports[i].Pseudo == "/" || slices.Contains(s.Exports[i].Aliases, "/") {

@@ -16,7 +16,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// mountInfo tells what is mounted where on the host, and wakes up who polls it when that changes.
+// mountInfo lists the mounts of the host (proc(5)). poll(2) of it returns when they change.
 const mountInfo = "/proc/self/mountinfo"
 
 // Mount is something that is mounted on the host.
@@ -97,8 +97,9 @@ func mountedBelow(list []control.Export, mounts []Mount) (out []control.Export) 
 	return out
 }
 
-// Bypassed are exports that lie in another one and in its file system, and are stricter than that:
-// its clients reach them by its rules. As with the kernel's server only a mount separates exports.
+// Bypassed returns the exports that lie in another export and in its file system, and have stricter
+// rules than that export. Clients of the outer export reach them by the outer rules. As with the
+// kernel's server only a mount separates exports.
 func Bypassed(list []control.Export, mounts []Mount) (out []string) {
 	for i := range list {
 		e := &list[i]
@@ -143,10 +144,11 @@ type MountWatcher struct {
 	done chan struct{}
 }
 
-// settle is how long the mounts are left alone after a change, as several often come at once.
+// settle is the time between a change and the call of the function, because changes often come in
+// groups.
 const settle = 100 * time.Millisecond
 
-// WatchMounts starts a watcher; nil where the host does not tell.
+// WatchMounts starts a watcher. It returns nil if the host does not report changes.
 func WatchMounts(changed func()) *MountWatcher {
 	info, err := unix.Open(mountInfo, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -46,8 +46,8 @@ func IsSubvolume(dir string) bool {
 	return ok && st.IsDir() && sys.Ino == subvolumeIno
 }
 
-// MountOf returns the mount that a directory is in: of the ones with the longest path the last. ok
-// is false if the mounts are not known.
+// MountOf returns the mount that a directory is in: the one with the longest path, and the last of
+// several with that path. ok is false if the mounts are not known.
 func MountOf(dir string, mounts []Mount) (m Mount, ok bool) {
 	for _, o := range mounts {
 		_, below := Within(o.At, dir)
@@ -79,8 +79,8 @@ func Snapshots(dir string, mounts []Mount, subvolumes func(dir string) []string)
 const Btrfs = "btrfs"
 
 // snapshotsBelow returns an export for each snapshot of an export, and one for the directory with
-// them. All are read-only, each is a file system of its own for clients, as the numbers of files in
-// them are those of the original, and otherwise they have the rules of the export.
+// them. All are read-only. Each is a file system of its own for clients, because its files have the
+// same numbers as the originals. Otherwise they have the rules of the export.
 func snapshotsBelow(list []control.Export, mounts []Mount, subvolumes func(string) []string) (out []control.Export) {
 	if subvolumes == nil {
 		return nil

@@ -18,7 +18,7 @@ import (
 type Sources struct {
 	// Config is the configuration: file, export table, environment and flags.
 	Config *config.Config
-	// Applied stands in the place of the keys of Config that it has; nil if no file is applied.
+	// Applied replaces the keys of Config that it has. It is nil if no file is applied.
 	Applied *state.Applied
 	// Changes at run time come on top of both.
 	Exports             []config.Export
@@ -96,8 +96,8 @@ func (s *Sources) Written() *Sources {
 	return &Sources{Config: s.Config, Applied: s.Applied, Root: s.Root, Mounts: s.Mounts, Subvolumes: s.Subvolumes}
 }
 
-// With are the sources as they will be when a document was applied: it takes the place of what it
-// has keys for, and ends the changes of run time to those.
+// With returns the sources after a document is applied. The document replaces what it has keys for,
+// and ends the run-time changes of those.
 func (s *Sources) With(doc *config.Document) *Sources {
 	out := *s
 	out.Config = s.effective().With(doc)
@@ -159,7 +159,7 @@ func (s *Sources) Shadowed() []string {
 	return keys
 }
 
-// unsourced are exports without the places where they are written.
+// unsourced returns exports without the places where they are written.
 func unsourced(list []config.Export) []config.Export {
 	list = slices.Clone(list)
 	for i := range list {

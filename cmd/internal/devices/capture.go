@@ -44,7 +44,8 @@ func (s *Set) Capture(ctx context.Context, spec control.CaptureSpec, w io.Writer
 	return err
 }
 
-// captured are the devices of a capture: one if a queue pair is asked for, at least one otherwise.
+// captured returns the devices of a capture: one if the capture is of a queue pair, at least one
+// otherwise.
 func (s *Set) captured(spec control.CaptureSpec) ([]*Device, error) {
 	list := s.soft()
 	if spec.Device != "" || len(list) == 0 {

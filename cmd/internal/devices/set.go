@@ -149,8 +149,8 @@ func (s *Set) openSoft(v *Device) error {
 	cfg := s.Settings()
 	shards := cfg.Shards
 	if from != nil {
-		// The old process has handed over one socket for each of its shards, and a queue pair's
-		// number tells its shard.
+		// The old process has handed over one socket for each of its shards. The number of a queue pair
+		// decides its shard, so the number of shards stays.
 		shards = from.Shards
 	}
 	v.capture = new(capture.Slot)
@@ -168,7 +168,7 @@ func (s *Set) openSoft(v *Device) error {
 	return nil
 }
 
-// removalPoll is how often sysfs is asked whether a device of the kernel is still there. The
+// removalPoll is the interval at which watchRemoval looks for a device of the kernel in sysfs. The
 // removal of a soft device (rxe, siw) waits for its users without an event to them.
 const removalPoll = time.Second
 

@@ -142,7 +142,7 @@ func (s *Set) QPs() []control.QP {
 }
 
 func softQP(v *Device, q *roce.QPInfo) control.QP {
-	// What both kinds of devices tell is in the fields of verbs.QPInfo.
+	// Both kinds of devices fill in the fields of verbs.QPInfo.
 	c := kernelQP(v, &verbs.QPInfo{
 		QPN: q.QPN, Type: q.Type, State: q.State, Loop: q.Loop, Age: q.Age, Active: q.Active,
 		Local: q.Local, Remote: q.Remote, RemoteQPN: q.RemoteQPN, PathMTU: q.PathMTU, PKey: q.PKey,

@@ -14,16 +14,16 @@ import (
 	"github.com/rstored/rstored/cmd/internal/state"
 )
 
-// filesystem is one that is exported, and the identity that its handles have.
+// filesystem is an exported filesystem, and the identity in its handles.
 type filesystem struct {
 	posixfs.Filesystem
 	path string
 	id   uint64
 }
 
-// filesystem is the identity of the filesystem that an export without an fsid is in. It is
-// recorded at first use and stays as long as the filesystem has the UUID of then, or if it
-// has none, the f_fsid. Only Apply and Prepare call it.
+// filesystem is the identity of the filesystem that an export without an fsid is in. The state
+// directory records it at first use. It stays while the filesystem has the recorded UUID, or,
+// without a UUID, the recorded f_fsid. Only Apply and Prepare call this.
 func (s *Set) filesystem(e *config.Export, export uint32) (uint64, error) {
 	found, err := posixfs.ProbeFilesystem(e.Path)
 	if err != nil {
@@ -92,7 +92,8 @@ func recognize(was state.Filesystem, found *posixfs.Filesystem) (is state.Filesy
 	return is, true
 }
 
-// copyOf is an export whose filesystem has the same identity without being the same.
+// copyOf returns an export whose filesystem is another one with the same identity: a copy, such as
+// a snapshot of a block device.
 func (s *Set) copyOf(export uint32, id uint64, found *posixfs.Filesystem) *filesystem {
 	for n, o := range s.filesystems {
 		if n != export && o.id == id && o.Dev != found.Dev && o.SameDirectory(found) {

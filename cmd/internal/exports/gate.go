@@ -89,7 +89,8 @@ func (g *gate) volume() (blockstore.Stat, error) {
 	return g.fs.Stat(&blockstore.Cred{}, h)
 }
 
-// These say what a store is and touch nothing that Close releases.
+// These methods describe the store. They use nothing that Close releases, so they do not enter the
+// gate.
 
 func (g *gate) FSID() uint64              { return g.fs.FSID() }
 func (g *gate) Verifier() [8]byte         { return g.fs.Verifier() }

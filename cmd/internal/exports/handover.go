@@ -18,7 +18,7 @@ import (
 // partStore begins the name of a store's part of the handover. The export's pseudo path follows.
 const partStore = "store "
 
-// movable is a store that can continue in another process: with its write verifier, its locks and
+// movable is a store that can continue in another process, with its write verifier, its locks and
 // leases of the host, and its open files.
 type movable interface {
 	Release() error

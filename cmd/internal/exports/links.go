@@ -73,11 +73,11 @@ func resolveAmong(e *config.Export, list []control.Export) (string, error) {
 	return at, nil
 }
 
-// located is a store that knows which directory it has opened.
+// located is a store that can name the directory that it has opened.
 type located interface{ Dir() string }
 
-// checkLinks is an error if a store has opened a directory that clients of other exports may have
-// chosen.
+// checkLinks returns an error if clients of another export can have chosen the directory that a
+// store has opened.
 func checkLinks(e *config.Export, store any, list []control.Export) error {
 	s, ok := store.(located)
 	if !ok {

@@ -11,8 +11,8 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// place is where an export lies in another one: in the nearest around it on the host, where it
-// has the same place for clients.
+// place is the position of an export inside another one. The other one is the nearest export around
+// it on the host, if clients see both in the same position too.
 func place(s *Export, list []*Export) *nfs.Place {
 	if s.Type != config.TypePosix {
 		return nil

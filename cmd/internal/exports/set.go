@@ -30,8 +30,8 @@ type Export struct {
 // Open reports whether the store of the export could be opened.
 func (e *Export) Open() bool { return e.store != nil }
 
-// Store is the store of an open export. Calls to it are not counted, so the export must not go away
-// meanwhile.
+// Store is the store of an open export. The gate does not count calls to it, so the export must not
+// be removed meanwhile.
 func (e *Export) Store() blockstore.FS { return e.store.fs }
 
 // Volume asks the store of an open export how full it is.
@@ -73,8 +73,8 @@ func New(cfg Config) *Set {
 	return s
 }
 
-// All are the exports, in their order. They do not change any more; a change of the set makes
-// others.
+// All returns the exports, in their order. The slice and its exports do not change: a change of the
+// set makes new ones.
 func (s *Set) All() []*Export { return *s.list.Load() }
 
 // Find is the export of that name.
@@ -325,8 +325,8 @@ func (s *Set) publish(list []*Export) error {
 	return s.Table.Replace(out)
 }
 
-// retire closes a store that is no longer served, once the calls inside it have
-// ended. Nobody waits for that. If its data is gone, so is its state directory then.
+// retire closes a store that is no longer served, once the calls inside it have ended. No caller
+// waits for that. If the data is gone for good, retire removes the directory of its state too.
 func (s *Set) retire(e *Export, gone bool) {
 	s.Log.Info("no longer exporting", zap.String("path", e.Path), zap.String("was", e.Pseudo))
 	go func() {
@@ -349,7 +349,7 @@ func (s *Set) removedSnapshot(e *Export, next []*Export) bool {
 	})
 }
 
-// NFS is the export as the protocol layer knows it; xprtsec is for rules that do not say it.
+// NFS returns the export for the protocol layer. Rules without xprtsec get the one that is passed.
 func (e *Export) NFS(pseudo string, xprtsec []string) *nfs.Export {
 	x := &nfs.Export{ID: e.ID, Path: e.Path, Pseudo: pseudo, ReadOnly: e.ReadOnly, FS: e.store}
 	x.HostLocks = e.Type == config.TypePosix && (e.HostLocks == nil || *e.HostLocks)

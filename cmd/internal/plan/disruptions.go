@@ -16,7 +16,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// usage is a client and one of the ways in which it comes.
+// usage is a client on one of its connections, or one that the recorder has seen.
 type usage struct {
 	peer      rpc.Peer
 	connected bool
@@ -25,8 +25,8 @@ type usage struct {
 
 func (u *usage) addr() netip.Addr { return u.peer.Addr.Addr().Unmap() }
 
-// usersOf are those who use each export, by its number, as far as is known; of clients that are
-// connected and have used nothing so far nobody knows what they use, and they are at idle.
+// usersOf returns the known users of each export, by its number. Clients that are connected, and
+// have used no export so far, are at idle.
 func (r *Running) usersOf() (by map[uint32][]usage, idle []usage, all bool) {
 	by = make(map[uint32][]usage)
 	connected, known := make(map[netip.Addr]bool), make(map[netip.Addr]bool)
@@ -192,7 +192,7 @@ func fewer(was, is nfs.Flavors) bool {
 // namesMax is how many clients a line names.
 const namesMax = 8
 
-// holders adds those who have something open or locked in exports that go.
+// holders adds the clients that have files open or locked in exports that are removed.
 func (h *disruptionList) holders(r *Running, gone map[uint32]string) {
 	if len(gone) == 0 {
 		return
@@ -255,7 +255,7 @@ func (h *disruptionList) holders(r *Running, gone map[uint32]string) {
 	}
 }
 
-// disruptionsOfPorts adds those whose connection would be closed.
+// disruptionsOfPorts adds the clients whose connections would be closed.
 func (r *Running) disruptionsOfPorts(h *disruptionList, next *desired.State) {
 	for _, c := range r.Clients {
 		from, err := netip.ParseAddrPort(c.Address)

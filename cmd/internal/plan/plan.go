@@ -60,8 +60,8 @@ func (r *Running) Plan(next *desired.State) control.Plan {
 	return p
 }
 
-// Exposures are what exports let everybody do, and clients of others. What is mounted below an
-// export has the same rules and is left out.
+// Exposures describes what exports let every host do, and what they let clients of other exports
+// do. It leaves out what is mounted below an export, which has the same rules.
 func Exposures(list []control.Export) (out []string) {
 	for i := range list {
 		if !list[i].Derived() {

@@ -66,7 +66,7 @@ func (s *Set) change() (done func()) {
 	}
 }
 
-// publish tells the port mapper what is served. mu is locked.
+// publish updates what the port mapper lists. Call with mu locked.
 func (s *Set) publish() {
 	var out []portmap.Service
 	for _, p := range s.list {

@@ -76,9 +76,9 @@ func (s *Set) followTCP(t *tcp.Listener, at netip.AddrPort) (list, stop func(), 
 	}, nil
 }
 
-// announce tells the network that an address has moved here, if nodes share the state directory. It
-// repeats this once a second, as often as TCP clients get segments. If the process lacks the right
-// to do so, the program that moves the address must announce it.
+// announce announces to the network that an address has moved here, if nodes share the state
+// directory. It repeats this once a second, as often as TCP clients get segments. If the process
+// lacks the right to do so, the program that moves the address must announce it.
 func (s *Set) announce(a netip.Addr) {
 	if s.Settings().HALease == 0 || s.From != nil || a.IsUnspecified() || a.IsLoopback() {
 		return

@@ -93,7 +93,7 @@ func (t *TLS) secured(p *rpc.Peer, st *tls.ConnectionState, err error) {
 	t.Audit.Event("tls", fields...)
 }
 
-// short bounds a text of which a peer has chosen a part.
+// short bounds the length of a text that has a part chosen by a peer.
 func short(s string) string {
 	const most = 300
 	return s[:min(len(s), most)]

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// report is what to do about what should not happen.
+	// report is the advice for a failure that should not be possible.
 	report = "this should not happen: record it with 'rstorectl capture -w roce.pcap' and report it with this entry"
 	// packetMargin is what an interface MTU has beyond a path MTU, as the Linux CM
 	// chooses the latter.

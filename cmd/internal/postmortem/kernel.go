@@ -61,10 +61,10 @@ func (r *kernelRecord) fill(p *control.PostMortem) {
 	}
 }
 
-// before is how long before the end that was, in microseconds.
+// before returns how long before the end of the connection a time was, in microseconds.
 func (r *kernelRecord) before(at rdma.Time) int64 { return int64((r.Ended - at) / rdma.Microsecond) }
 
-// did is what happened to requests, in words.
+// did describes what happened to requests.
 var did = [...]string{verbs.Posted: "posted", verbs.Received: "received", verbs.Failed: "failed"}
 
 func (r *kernelRecord) connection() *control.PostMortemConn {
@@ -107,7 +107,7 @@ func (r *kernelRecord) connection() *control.PostMortemConn {
 	return p
 }
 
-// kernelReport is what to do about what should not happen.
+// kernelReport is the advice for a failure that should not be possible.
 const kernelReport = "this should not happen: look at the kernel's log (dmesg) here and there, record it with " +
 	"tcpdump and report it with this entry"
 
@@ -147,7 +147,7 @@ func kernelHint(r *verbs.Record) string {
 	return kernelBreak(r)
 }
 
-// kernelBreak goes by the request that failed.
+// kernelBreak describes a broken connection by the request that failed.
 func kernelBreak(r *verbs.Record) string {
 	switch r.Summary.Failed.Status {
 	case rdma.RetryExcErr:
@@ -169,7 +169,7 @@ func kernelBreak(r *verbs.Record) string {
 	return kernelReport
 }
 
-// way is what has to be open between here and the peer.
+// way returns what probably blocks the path to the peer.
 func way(r *verbs.Record) string {
 	switch {
 	case r.Transport == verbs.InfiniBand:
@@ -194,7 +194,8 @@ func way(r *verbs.Record) string {
 	)
 }
 
-// kernelRefusal is for what our users refuse: the kernel answers by itself where nothing listens.
+// kernelRefusal describes a request that a user of the device has refused. Where nothing listens,
+// the kernel refuses by itself and there is no record.
 func kernelRefusal(r *verbs.Record) string {
 	switch {
 	case strings.Contains(r.Note.Why, "responder resources"):

@@ -40,8 +40,8 @@ func (r *softRecord) fill(p *control.PostMortem) {
 	}
 }
 
-// reasonOf says why in words: what the connection's user said, the transport,
-// and the reject reason, as far as they have something to say.
+// reasonOf returns the reason in words: that of the connection's user, of the transport, and the
+// reject reason, as far as there are any.
 func reasonOf(r *roce.Record) string { return because(r.Outcome, r.Reason, r.Err, r.Note.Why) }
 
 func because(outcome rdma.Outcome, reason cm.Reason, err error, why string) string {

@@ -44,7 +44,7 @@ func (r *Reconciler) Plan(f control.File) (control.Plan, error) {
 	}
 }
 
-// document reads a file.
+// document parses a file of exports and ports. In the own syntax the configuration takes its place.
 func (r *Reconciler) document(f *control.File) (*config.Document, error) {
 	if f.Syntax != config.SyntaxOwn {
 		return config.ParseDocument(f.Name, f.Syntax, []byte(f.Text))

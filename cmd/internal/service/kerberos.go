@@ -147,7 +147,7 @@ func (k *kerberos) identify(principal string) gss.Identity {
 	return gss.Identity{UID: uid, GID: groups[0], Groups: slices.Clone(groups)}
 }
 
-// user is the name of the user that a principal is, or empty.
+// user returns the name of the user for a principal, or an empty string.
 func (k *kerberos) user(principal string) string {
 	cfg := &k.s.Settings().Kerberos
 	if name, ok := cfg.User(principal); ok {

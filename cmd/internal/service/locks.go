@@ -65,7 +65,8 @@ func (s *Service) callHost(ctx context.Context, host netip.Addr, prog, vers, pro
 	return nil
 }
 
-// errNoLease is why a server that may not serve any more calls nobody: it grants no locks.
+// errNoLease is the error of calls to clients after the lease is lost: a server that may not serve
+// grants no locks.
 var errNoLease = errors.New("this node has lost the lease on the state directory")
 
 // callBy calls a program of another host by a protocol, portmap.ProtoTCP or portmap.ProtoUDP.

@@ -73,7 +73,7 @@ type Service struct {
 	Recorder *measure.Recorder
 
 	faults *nfs.Counters
-	// end ends lockOnHost; nil if there is none.
+	// end stops lockOnHost, or is nil.
 	end      chan struct{}
 	ended    sync.WaitGroup
 	kerberos *kerberos

@@ -299,8 +299,8 @@ func (s *Set) remove(name string) {
 // Keeps reports whether sockets are kept for the next process.
 func (s *Set) Keeps() bool { return s.store != nil }
 
-// Detach ends all changes to the store: the process ends, and the next one is to find the sockets
-// of this one.
+// Detach ends all changes to the store. The process is about to end, and the next one must find its
+// sockets there.
 func (s *Set) Detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -74,8 +74,8 @@ func (s *Store) Ports() (added, removed []Port) {
 	return slices.Clone(s.cur.Ports), slices.Clone(s.cur.RemovedPorts)
 }
 
-// PutPort remembers a port added at run time; one that the configuration has
-// is only un-removed.
+// PutPort records a port that was added at run time. For a port that the configuration has it only
+// deletes the record of the removal.
 func (s *Store) PutPort(p Port, configured bool) error {
 	return s.update(func(c *contents) {
 		move(&c.RemovedPorts, &c.Ports, p, !configured)
@@ -98,8 +98,8 @@ func (s *Store) PKeys() (added, removed []string) {
 	return slices.Clone(s.cur.PKeys), slices.Clone(s.cur.RemovedPKeys)
 }
 
-// PutPKey remembers a partition key added at run time; one that the configuration has is
-// only un-removed.
+// PutPKey records a partition key that was added at run time. For a key that the configuration has
+// it only deletes the record of the removal.
 func (s *Store) PutPKey(key string, configured bool) error {
 	return s.update(func(c *contents) {
 		move(&c.RemovedPKeys, &c.PKeys, key, !configured)
@@ -114,7 +114,7 @@ func (s *Store) RemovePKey(key string, configured bool) error {
 	})
 }
 
-// move takes x off one list, and puts it on the other if keep is true and it is not there yet.
+// move removes x from one list. If keep is true, it adds x to the other one, unless x is there.
 func move[T comparable](from, to *[]T, x T, keep bool) {
 	*from = slices.DeleteFunc(*from, func(o T) bool { return o == x })
 	if keep && !slices.Contains(*to, x) {

@@ -24,8 +24,8 @@ type Journal struct {
 
 const (
 	journalFile = "clients.db"
-	// journalWait bounds the wait for another process that has the file; the lock of the
-	// state directory is held by then, so that there is none that should.
+	// journalWait bounds the wait for another process that has the file open. This process has the
+	// lock of the state directory, so no other process should.
 	journalWait = time.Second
 	// ownerPrefix begins every key, as a key may not be empty and an owner string may.
 	ownerPrefix = "o"
@@ -66,8 +66,8 @@ func openClients(dir string) (_ *bbolt.DB, damage, err error) {
 	return db, damage, nil
 }
 
-// Damage says what was wrong with the list when it was opened, if it had to be begun anew: nobody
-// may reclaim its state.
+// Damage returns what was wrong with the list when it was opened, or nil. After damage the list is
+// empty, so no client may reclaim its state.
 func (j *Journal) Damage() error { return j.damage }
 
 // Owners lists the clients.

@@ -18,14 +18,13 @@ const memoryHeader = 4096
 // bootID tells one boot of the machine from the next.
 const bootID = "/proc/sys/kernel/random/boot_id"
 
-// Memory is size bytes that outlive the process but not the machine: what was
-// stored in them is there at the next Memory of the name and size, however the
-// process ended; after a boot, or with another size, they are zero. They are a
-// mapping that stays until the process ends.
+// Memory returns size bytes that outlive the process, but not the machine. The next Memory of the
+// same name and size has their contents, however the process ended. After a boot, or with another
+// size, they are zero. They stay mapped until the process ends.
 //
-// In a directory that nodes share they outlive the machine too, as far as it
-// wrote them to the storage: each part of them can be of another moment. So
-// every record in them must have a checksum, and be true whatever the others are.
+// In a directory that nodes share the bytes outlive the machine too, as far as it wrote them to the
+// storage. Each part of them can then be of another moment. So every record must have a checksum,
+// and must be true whatever the other records are.
 func (s *Store) Memory(name string, size int) ([]byte, error) {
 	boot := []byte("any ")
 	if s.lease == nil {

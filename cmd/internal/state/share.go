@@ -27,8 +27,8 @@ type Sharing struct {
 	Wake <-chan struct{}
 }
 
-// provide makes the directory, unless nodes share it. Then the storage may not be mounted here, and
-// what would be made is a directory of this node alone.
+// provide makes the directory, unless nodes share it. A shared directory may be missing because its
+// storage is not mounted, and a new one would belong to this node alone.
 func (s *Sharing) provide(dir string) error {
 	if s == nil {
 		return os.MkdirAll(dir, 0o700)
@@ -59,8 +59,8 @@ func (s *Store) GiveTo(node, token string) error {
 func (s *Store) Lease() *lease.Holder { return s.lease }
 
 // detach replaces the files that the holder of the lease before this one may have open or mapped by
-// copies of them. If that process was stopped, and continues, what it still writes goes into the
-// files of before. It also leaves its locks on these, which a process that was stopped keeps.
+// copies of them. If that process was stopped, and continues, it writes into the old files. Its
+// locks are on the old files too: a process that was stopped keeps its locks.
 //
 // The list of clients and the files of stores are of bbolt. Such a file may be copied while a
 // transaction of the process before is under way: bbolt writes pages that the last transaction does

@@ -68,8 +68,8 @@ type Store struct {
 	lock    *os.File
 	lease   *lease.Holder // nil unless nodes share the directory
 	journal *Journal
-	// Reached is called with how far Apply has come, for tests that end the process there: "history"
-	// is after the file was entered, "state" after it counts. It is set before the first change.
+	// Reached is called at steps of Apply, for tests that end the process there: at "history" the file
+	// is in the history, at "state" it is in force. It is set before the first change.
 	Reached func(point string)
 
 	// gate is locked while another process has the directory; see release.
@@ -297,8 +297,8 @@ func (s *Store) mayWrite() error {
 	return nil
 }
 
-// writeFile replaces a file so that after a crash it is either the old or the
-// new one, whole. It asks may at the last moment: the storage can take long for the new file.
+// writeFile replaces a file. After a crash the file is the old or the new one, whole. It calls may
+// just before the rename, because writing the new file can take long.
 func writeFile(name string, b []byte, may func() error) error {
 	tmp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
 	if err != nil {

@@ -73,7 +73,7 @@ func (s *Successor) Kill() error {
 	return s.conn.Close()
 }
 
-// Release lets go of a process that serves.
+// Release closes the connection to a process that serves, and leaves the process alone.
 func (s *Successor) Release() { _ = s.conn.Close() }
 
 // Await receives one word and its value, within a time.
@@ -122,8 +122,7 @@ func (s *Successor) Prepare(within time.Duration, say Hello) (got Restored, err 
 // PID is the number of the process.
 func (s *Successor) PID() int { return s.cmd.Process.Pid }
 
-// HandOver sends the parts of components that stand still, and returns when the process has
-// restored them.
+// HandOver sends the parts of frozen components, and returns when the process has restored them.
 func (s *Successor) HandOver(components []Component, within time.Duration) (got Restored, err error) {
 	if err := s.conn.SetDeadline(time.Now().Add(within)); err != nil {
 		return got, err
