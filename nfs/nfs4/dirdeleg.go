@@ -16,6 +16,13 @@ const (
 	dirUnavailable = 1
 )
 
+// Bits of notify_type4 that are no kinds of changes but say what the client can do (the draft of the
+// successor of RFC 8881): NOTIFY4_GFLAG_EXTEND, NOTIFY4_CFLAG_ORDER.
+const (
+	noticeExtend = 1 << 6
+	noticeOrder  = 1 << 12
+)
+
 // dirDelegResult is the longest result of GET_DIR_DELEGATION in bytes: status, verifier, stateid,
 // notifications, and two bitmaps without attributes.
 const dirDelegResult = 4 + VerifierLen + resStateid + 8 + 4 + 4
@@ -32,6 +39,11 @@ const dirDelegResult = 4 + VerifierLen + resStateid + 8 + 4 + 4
 // The client is notified of names alone: of entries that are removed, added or renamed, as far as
 // it asks for these. It gets neither attributes nor cookies, so the verifier of cookies is zero.
 //
+// Names alone are not what RFC 8881 has in mind: its notifications are for clients that keep the
+// cookies of entries. So only a client that says that it does without (noticeExtend) and does not
+// need the order of entries (noticeOrder) gets notifications, as with the Linux server. Another one
+// gets a delegation that each change recalls.
+//
 // The caller has to be allowed to list the directory, as it learns of its names. A store that
 // cannot tell what others change gives no delegations.
 func getDirDelegation(k *compound) nfs.Status {
@@ -47,10 +59,14 @@ func getDirDelegation(k *compound) nfs.Status {
 		return nfs.ErrBadXDR
 	}
 	e := &k.c.Res
+	asked := notices[0] & (state.DirNotices | noticeExtend)
+	if notices[0]&noticeExtend == 0 || notices[0]&noticeOrder != 0 {
+		asked = 0
+	}
 	got, ok := state.Delegated{}, false
 	if k.cur.x != nil {
 		var st nfs.Status
-		if got, ok, st = k.giveDir(notices[0]); st != nfs.OK {
+		if got, ok, st = k.giveDir(asked); st != nfs.OK {
 			return st
 		}
 	}
@@ -62,7 +78,7 @@ func getDirDelegation(k *compound) nfs.Status {
 	e.Uint32(dirDelegated)
 	e.Uint64(0)
 	EncodeStateid(e, got.ID)
-	Bitmap{notices[0] & state.DirNotices}.Encode(e)
+	Bitmap{asked}.Encode(e)
 	Bitmap{}.Encode(e)
 	Bitmap{}.Encode(e)
 	return nfs.OK

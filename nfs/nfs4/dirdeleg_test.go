@@ -67,6 +67,7 @@ var allNotices = BitmapOf(2, 3, 4)
 // delegDir asks for a directory. ok is false if it is not to be had.
 func (x *sess) delegDir(dir []byte, notices Bitmap) (id state.Stateid, ok bool) {
 	x.r.t.Helper()
+	notices[0] |= noticeExtend
 	p := x.do(op(OpPutFH, dir), op(OpGetDirDelegation, true, notices, uint64(1), 0, uint64(1), 0, BitmapOf(1),
 		BitmapOf(3))).ok(OpPutFH).ok(OpGetDirDelegation)
 	if p.Uint32() == dirUnavailable {
@@ -81,7 +82,7 @@ func (x *sess) delegDir(dir []byte, notices Bitmap) (id state.Stateid, ok bool) 
 	granted, _ := DecodeBitmap(p.Decoder)
 	children, _ := DecodeBitmap(p.Decoder)
 	of, _ := DecodeBitmap(p.Decoder)
-	if granted != notices.and(allNotices) || !children.empty() || !of.empty() {
+	if granted != notices.and(BitmapOf(2, 3, 4, 6)) || !children.empty() || !of.empty() {
 		x.r.t.Errorf("notifications %x, attributes %x %x", granted, children, of)
 	}
 	p.end()
@@ -341,6 +342,27 @@ func TestDirNotices(t *testing.T) {
 	change(0)
 	if n := r.s.State().DelegationList(1); len(n) != 1 || !n[0].Recalled || !n[0].Dir {
 		t.Errorf("%+v", n)
+	}
+}
+
+// TestDirFlags: a client that needs cookies or the order of entries gets no notifications; each
+// change recalls its delegation.
+func TestDirFlags(t *testing.T) {
+	for _, c := range []struct{ asked, granted Bitmap }{
+		{BitmapOf(2, 3, 4), Bitmap{}},
+		{BitmapOf(2, 3, 4, 6, 12), Bitmap{}},
+		{BitmapOf(3, 6), BitmapOf(3, 6)},
+	} {
+		_, a, _, _, dir := dirRig(t)
+		p := a.do(op(OpPutFH, dir), op(OpGetDirDelegation, false, c.asked, uint64(0), 0, uint64(0), 0, Bitmap{}, Bitmap{})).
+			ok(OpPutFH).ok(OpGetDirDelegation)
+		if st := p.Uint32(); st != dirDelegated {
+			t.Fatal(st)
+		}
+		p.Skip(8 + 16)
+		if got, _ := DecodeBitmap(p.Decoder); got != c.granted {
+			t.Errorf("asked for %x: %x", c.asked, got)
+		}
 	}
 }
 

@@ -237,4 +237,5 @@ func TestRefused(t *testing.T) {
 	} {
 		x.do(op(OpPutFH, fh), op(n)).ok(OpPutFH).fails(n, nfs.ErrNotSupp)
 	}
+	x.do(op(OpSetSSV, "a", "b")).fails(OpSetSSV, nfs.ErrInval) // SP4_SSV is not served
 }

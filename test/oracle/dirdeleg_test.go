@@ -7,6 +7,9 @@ import (
 	x4 "github.com/buildbarn/go-xdr/pkg/protocols/nfsv4"
 )
 
+// extend is NOTIFY4_GFLAG_EXTEND, which RFC 8881 does not have.
+const extend = 6
+
 // TestDirDelegation: a directory is delegated, its changes are notified, and it is recalled by a
 // change that is not to be notified.
 func TestDirDelegation(t *testing.T) {
@@ -23,7 +26,7 @@ func TestDirDelegation(t *testing.T) {
 		res := get[*x4.GetDirDelegation4res_NFS4_OK](t, s.one(putFH(dir), &x4.NfsArgop4_OP_GET_DIR_DELEGATION{
 			OpgetDirDelegation: x4.GetDirDelegation4args{
 				GddaNotificationTypes: bitmap(int(x4.NOTIFY4_ADD_ENTRY), int(x4.NOTIFY4_RENAME_ENTRY),
-					int(x4.NOTIFY4_CHANGE_DIR_ATTRS)),
+					int(x4.NOTIFY4_CHANGE_DIR_ATTRS), extend),
 				GddaChildAttributes: bitmap(x4.FATTR4_SIZE),
 			},
 		}))
@@ -32,7 +35,7 @@ func TestDirDelegation(t *testing.T) {
 			t.Fatalf("version 4.%d: %+v", minor, res)
 		}
 		got := ok.GddrnfResok4
-		if n := got.GddrNotification; len(n) != 1 || n[0] != 1<<x4.NOTIFY4_ADD_ENTRY|1<<x4.NOTIFY4_RENAME_ENTRY {
+		if n := got.GddrNotification; len(n) != 1 || n[0] != 1<<x4.NOTIFY4_ADD_ENTRY|1<<x4.NOTIFY4_RENAME_ENTRY|1<<extend {
 			t.Errorf("notifications %x", n)
 		}
 		fh, id = other.open(dir, "new")
