@@ -61,7 +61,8 @@ func (d *dirWatcher) start() error {
 	d.once.Do(func() {
 		d.on = make(map[string][]*dirWatch)
 		flags := uint(unix.FAN_CLASS_NOTIF | unix.FAN_REPORT_DFID_NAME | unix.FAN_CLOEXEC | unix.FAN_NONBLOCK)
-		// Without bounds of the kernel: package state bounds the delegations. This takes CAP_SYS_ADMIN.
+		// First without the limits of the kernel, because package state bounds the delegations. This
+		// needs CAP_SYS_ADMIN.
 		d.fd, d.err = unix.FanotifyInit(flags|unix.FAN_UNLIMITED_QUEUE|unix.FAN_UNLIMITED_MARKS, unix.O_RDONLY)
 		if d.err != nil {
 			d.fd, d.err = unix.FanotifyInit(flags, unix.O_RDONLY)
@@ -151,10 +152,10 @@ func dirKey(fd int) (string, error) {
 	return string(append(b, h.Bytes()...)), nil
 }
 
-// WatchDir implements blockstore.DirWatcher. It takes a kernel with fanotify and
-// FAN_REPORT_DFID_NAME (Linux 5.9; 5.13 without CAP_SYS_ADMIN) and a filesystem with handles that
-// this host alone changes: the kernel reports no change that another host makes. Changes by another
-// store of this process are not reported.
+// WatchDir implements blockstore.DirWatcher. It needs fanotify with FAN_REPORT_DFID_NAME (Linux
+// 5.9; 5.13 without CAP_SYS_ADMIN), and a filesystem with handles. Only this host may change the
+// filesystem: the kernel reports no change that another host makes. Changes by another store of
+// this process are not reported.
 func (f *FS) WatchDir(h blockstore.Handle, changed func()) (stop func(), err error) {
 	if !f.near {
 		return nil, fmt.Errorf("%w: others than this host may change the filesystem of %s", blockstore.ErrNotSupp, f.dir)

@@ -97,9 +97,9 @@ func (o *object) attr() (blockstore.Attr, error) {
 	return o.changes.attrOf(&st), nil
 }
 
-// dataType returns the error for reading or writing an object that is not a regular file.
-// Devices and fifos belong to the client's kernel. To open one here could block, or have an
-// effect on a device.
+// dataType returns the error for reading or writing an object that is not a regular file. Devices
+// and fifos belong to the client's kernel. Opening one here could block, or have an effect on a
+// device.
 func (o *object) dataType() error {
 	switch o.typ {
 	case blockstore.TypeReg:

@@ -176,7 +176,7 @@ func (p *pins) handover(add func(fd int) int) (list []handedPin) {
 	return list
 }
 
-// restorePin pins a file as another process had.
+// restorePin pins a file that another process had pinned.
 func (f *FS) restorePin(x *handedPin, files []*os.File) error {
 	h, ok := blockstore.MakeHandle(x.Handle)
 	if !ok || x.Users <= 0 || f.pins.has(&h) {

@@ -52,8 +52,8 @@ type FS struct {
 	mountID   uint64
 	// kernelSync is replaced in tests.
 	kernelSync func(fd int, all bool) error
-	// noNowait is set when the filesystem has refused RWF_NOWAIT for a read, noNowaitWrite for a
-	// write.
+	// noNowait is set after the filesystem has refused RWF_NOWAIT for a read, noNowaitWrite after it
+	// has refused a write.
 	noNowait, noNowaitWrite atomic.Bool
 	direct                  atomic.Bool // see SetDirect
 	// limitsUsers: the filesystem has quotas or a reserve that apply to users and not to the daemon.

@@ -70,9 +70,10 @@ func errnoOf(e unix.Errno) error {
 }
 
 // SetProjectQuota bounds what the files of the export may take, in bytes, by a quota of the
-// directory's project; 0 is no bound. A directory without a project gets one, if it is empty: files
-// that are there would not count. So does one that is in its parent's project, whose bound is never
-// changed. It needs CAP_SYS_ADMIN, and a file system with quotas of projects.
+// directory's project; 0 is no bound. A directory without a project gets one, if it is empty:
+// existing files would not count. The same holds for a directory in the project of its parent,
+// because the bound of the parent is never changed. SetProjectQuota needs CAP_SYS_ADMIN, and a file
+// system with quotas of projects.
 func (f *FS) SetProjectQuota(bytes uint64) error {
 	d, err := os.Open(f.dir)
 	if err != nil {
@@ -150,8 +151,8 @@ func (p *projects) bound(d *os.File, bytes uint64) error {
 	return quotaError(err)
 }
 
-// inherited reports whether a directory is in the project of its parent, which files in other
-// directories count for too.
+// inherited reports whether a directory is in the project of its parent. Files of other directories
+// then count for the project too.
 func (p *projects) inherited(d *os.File, x fsxattr) (bool, error) {
 	if x.project == 0 {
 		return false, nil
@@ -176,8 +177,8 @@ func (p *projects) inherited(d *os.File, x fsxattr) (bool, error) {
 	return y.project == x.project && y.flags&projectInherit != 0, nil
 }
 
-// join puts an empty directory into a project that nothing else is in. Of a directory that has a
-// number and has not inherited it, that number is kept.
+// join puts an empty directory into a project of its own. A directory that has a project number,
+// and has not inherited it, keeps the number.
 func (p *projects) join(d *os.File, x fsxattr, inherited bool) error {
 	if _, err := d.Readdirnames(1); !errors.Is(err, io.EOF) {
 		why := "no project, so that they would not count"

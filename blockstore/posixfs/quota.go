@@ -23,8 +23,8 @@ const (
 	quotaGet   = 0x800007 // Q_GETQUOTA
 	quotaUser  = 0        // USRQUOTA
 	quotaBlock = 1024
-	// quotaProbe is another user than the daemon's. A daemon that may read only its own quota has
-	// no use for quotas.
+	// quotaProbe is a user other than that of the daemon. A daemon that may read only its own quota
+	// cannot serve quotas.
 	quotaProbe = 65534
 )
 
@@ -50,7 +50,8 @@ func (q *quotas) found(fd int) bool {
 	return err == nil || err == unix.ENOENT // XFS has no quota of that user yet
 }
 
-// quotaOf is getQuota as the user itself, who needs no privileges for that.
+// quotaOf calls getQuota with the identity of the user, because users may read their own quota
+// without privileges.
 func (k *caller) quotaOf(fd int, uid uint32) (d dqblk, err error) {
 	if !k.on || uid == k.uid {
 		return getQuota(fd, uid)

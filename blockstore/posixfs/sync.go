@@ -206,9 +206,9 @@ const absentXattr = "user.rstored.absent"
 // aborted returns an error if the journal of the filesystem of fd was aborted, or the filesystem
 // was shut down. A sync on ext4 and XFS (seen with Linux 6.18) can return 0 although the commit of
 // its transaction has failed: the transaction is gone when the sync looks for it. That happens when
-// a flush of the disk fails. What begins afterwards fails, such as the removal of an attribute,
-// which changes nothing if the attribute is not there. It takes a microsecond. The filesystem may
-// refuse it for another reason, and that says nothing.
+// a flush of the disk fails. Operations that begin afterwards fail. So aborted removes an extended
+// attribute that no object has: this changes nothing, and takes a microsecond. If the filesystem
+// refuses it for another reason, aborted returns nil.
 func aborted(fd int) error {
 	if err := unix.Fremovexattr(fd, absentXattr); err == unix.EIO || err == unix.EROFS {
 		return err

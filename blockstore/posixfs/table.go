@@ -189,8 +189,8 @@ func (t *byTable) seen(id, parent *ident, name string) {
 	t.pressure(n)
 }
 
-// epoch returns another number after places have changed or were forgotten. All places that were
-// seen under the present number are known.
+// epoch returns a number that changes when a place changes or is forgotten. While it stays the
+// same, all places that were recorded stay known.
 func (t *byTable) epoch() uint64 { return t.changes.Load() }
 
 func (t *byTable) gone(id *ident) {

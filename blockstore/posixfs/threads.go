@@ -14,7 +14,7 @@ import (
 type identityThread chan func() (restored bool)
 
 // idleThreads are the identity threads that run nothing now. All stores of the process share them.
-// There are as many threads as calls at once; at most 64 stay.
+// There is one thread for each call in progress. At most 64 stay when they are idle.
 var idleThreads = make(chan identityThread, 64)
 
 // runOnIdentityThread runs fn on an identity thread and waits for it. A panic of fn continues in
@@ -52,8 +52,9 @@ func (t identityThread) run() {
 	}
 }
 
-// makers are threads that create objects with a umask of 0. The mode in a request is final, and the
-// umask of the process belongs to the program. CLONE_FS is what threads share a umask by.
+// makers are threads that create objects with a umask of 0. The mode in a request is final, but the
+// umask of the process belongs to the program. Threads share a umask if they were made with
+// CLONE_FS.
 type makers struct {
 	work chan func()
 	quit chan struct{}

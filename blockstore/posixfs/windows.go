@@ -16,10 +16,10 @@ const (
 	// windowsTotal bounds the windows of all stores: a process has 65,530 mappings at most
 	// (vm.max_map_count), and needs some for itself.
 	windowsTotal = 16 << 10
-	// mapMin is the shortest range that is lent. To copy a shorter one is as fast.
+	// mapMin is the shortest range that is lent. Copying a shorter one is as fast.
 	mapMin = 64 << 10
-	// windowRest is how long a window without users is retained although another one is needed. To
-	// map and unmap costs more than to copy once.
+	// windowRest is how long a window without users is retained although another one is needed.
+	// Mapping and unmapping costs more than copying once.
 	windowRest = time.Second
 	// writeRest is the default of Options.MapAfter. A change of the data after the checksum of a
 	// packet was computed makes the peer drop the packet.
