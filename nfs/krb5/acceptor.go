@@ -30,6 +30,9 @@ type Acceptor struct {
 	// Service is the first component of the principals that the server has, such as "nfs". A ticket
 	// for another one is refused, also if its key is in the keytab.
 	Service string
+	// RC4 reports whether tickets may be encrypted with RC4 (RFC 4757); nil: they may not. The session
+	// key and the keys of the context are of AES in any case. It is called for each such token.
+	RC4 func() bool
 
 	replays replays
 }
@@ -180,7 +183,12 @@ func (a *Acceptor) openTicket(req *messages.APReq) error {
 		return refuse(gss.Failure, errorcode.KRB_AP_ERR_NOT_US, "",
 			"a client has a ticket for %s, and this service is %s/...", service, a.Service)
 	}
-	if !kind.Supported() {
+	switch {
+	case kind == gss.RC4HMAC && (a.RC4 == nil || !a.RC4()):
+		return refuse(gss.Failure, errorcode.KRB_AP_ERR_NOKEY, "",
+			"a ticket for %s is encrypted with %v, which is weak: give the principal AES keys, or set kerberos.rc4", service,
+			kind)
+	case kind != gss.RC4HMAC && !kind.Supported():
 		return refuse(gss.Failure, errorcode.KRB_AP_ERR_NOKEY, "",
 			"a ticket for %s is encrypted with %v, which is not supported: give the principal AES keys", service, kind)
 	}

@@ -124,6 +124,29 @@ func exchange(t *testing.T, p *peer, c *gss.Context) {
 	}
 }
 
+// TestRC4: a ticket that is encrypted with RC4 is accepted if the administrator asks for it.
+func TestRC4(t *testing.T) {
+	kdc := krbtest.Start(t)
+	kdc.User("alice", "secret")
+	keys := kdc.Keytab("arcfour-hmac:normal", service)
+	a := acceptor(t, keys)
+	asked := false
+	a.RC4 = func() bool { return asked }
+	kdc.Run("kadmin.local", "-r", krbtest.Realm, "-q", "setstr "+service+" session_enctypes aes256-cts")
+	p := newPeer(t, kdc.Env("KRB5CCNAME=FILE:"+kdc.Login("alice", "secret")))
+	token := p.bytes("init", service+"@"+krbtest.Realm)
+	if _, err := a.Accept(token, time.Now()); err == nil || !strings.Contains(err.Error(), "set kerberos.rc4") {
+		t.Errorf("RC4 without being asked: %v", err)
+	}
+	asked = true
+	est, err := a.Accept(token, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.ask("finish", est.Token)
+	exchange(t, p, est.Context)
+}
+
 // TestAcceptsMIT: MIT's GSS-API as a client.
 func TestAcceptsMIT(t *testing.T) {
 	kdc := krbtest.Start(t)
@@ -224,6 +247,11 @@ func TestRefusals(t *testing.T) {
 	}
 	old := token(service, time.Now())
 	newKeys := kdc.Keytab("aes256-cts:normal", service) // another version
+	const weak = "nfs/weak.rstored.test"
+	weakKeys := kdc.Keytab("arcfour-hmac:normal", weak)
+	kdc.Run("kadmin.local", "-r", krbtest.Realm, "-q", "setstr "+weak+" session_enctypes aes256-cts")
+	others := kdc.Keytab("aes256-cts:normal", "nfs/kind.rstored.test")
+	kdc.Keytab("aes128-cts:normal", "nfs/kind.rstored.test") // the KDC has no other key of it now
 	now := time.Now()
 	for name, c := range map[string]struct {
 		keys  string
@@ -241,6 +269,11 @@ func TestRefusals(t *testing.T) {
 			cifs, token("cifs/server.rstored.test", now), now, 35, "has a ticket for cifs/server",
 		},
 		"new keys": {newKeys, old, now, 44, "has key version"},
+		"another enctype": {
+			others, token("nfs/kind.rstored.test", now), now, 45,
+			"is encrypted with aes128-cts-hmac-sha1-96, and the keytab has only aes256-cts-hmac-sha1-96",
+		},
+		"RC4": {weakKeys, token(weak, now), now, 45, "is encrypted with arcfour-hmac, which is weak"},
 		"garbage":  {keys, []byte("no token"), now, 40, "malformed token"},
 		"empty":    {keys, nil, now, 40, "malformed token"},
 	} {

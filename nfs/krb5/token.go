@@ -61,8 +61,11 @@ func decrypt(data types.EncryptedData, key types.EncryptionKey, usage uint32) ([
 	if data.EType != key.KeyType || len(data.Cipher) < e.GetConfounderByteSize()+e.GetHMACBitLength()/8 {
 		return nil, errToken
 	}
-	if !gss.EncType(key.KeyType).Supported() || len(key.KeyValue) != gss.EncType(key.KeyType).KeyLen() {
-		return nil, fmt.Errorf("krb5: %v is not supported", gss.EncType(key.KeyType))
+	const rc4KeyLen = 16
+	kind := gss.EncType(key.KeyType)
+	rc4 := kind == gss.RC4HMAC && usage == keyusage.KDC_REP_TICKET && len(key.KeyValue) == rc4KeyLen
+	if !rc4 && (!kind.Supported() || len(key.KeyValue) != kind.KeyLen()) {
+		return nil, fmt.Errorf("krb5: %v is not supported", kind)
 	}
 	return e.DecryptMessage(key.KeyValue, data.Cipher, usage)
 }

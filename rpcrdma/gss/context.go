@@ -28,9 +28,15 @@ const (
 	AES256SHA384 EncType = 20
 )
 
+// RC4HMAC is an encryption type of tickets alone (RFC 4757). Contexts cannot use it.
+const RC4HMAC EncType = 23
+
 func (e EncType) String() string {
-	if p := profiles[e]; p.name != "" {
+	switch p := profiles[e]; {
+	case p.name != "":
 		return p.name
+	case e == RC4HMAC:
+		return "arcfour-hmac"
 	}
 	return fmt.Sprintf("enctype %d", int32(e))
 }

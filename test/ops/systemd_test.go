@@ -1,11 +1,16 @@
 package ops
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jcmturner/gokrb5/v8/iana/etypeID"
+	"github.com/jcmturner/gokrb5/v8/keytab"
 )
 
 // unitFiles installs the binaries and units as a package does, but for the paths of make install.
@@ -88,6 +93,31 @@ func TestSystemd(t *testing.T) {
 		}
 		c.write("/etc/rstored/rstored.yaml", config("/srv/data", "127.0.0.1"))
 		c.run("systemctl reload rstored")
+	})
+
+	t.Run("keytab as credential", func(t *testing.T) {
+		c := c.in(t)
+		keys := keytab.New()
+		err := keys.AddEntry("nfs/server.example.org", "EXAMPLE.ORG", "secret", time.Now(), 1, etypeID.AES256_CTS_HMAC_SHA1_96)
+		b, bad := keys.Marshal()
+		file := filepath.Join(t.TempDir(), "keytab")
+		if err := errors.Join(err, bad, os.WriteFile(file, b, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		c.install(file, "/etc/rstored/keytab", 0o600) // of root: the service could not read it
+		c.run("mkdir -p /etc/systemd/system/rstored.service.d")
+		const dropIn = "/etc/systemd/system/rstored.service.d/keytab.conf"
+		c.write(dropIn, "[Service]\nLoadCredential=keytab:/etc/rstored/keytab\n")
+		c.write("/etc/rstored/rstored.yaml", config("/srv/data", "127.0.0.1")+
+			"kerberos:\n  keytab: /run/credentials/rstored.service/keytab\n")
+		c.run("systemctl daemon-reload && systemctl restart rstored")
+		log := c.run("journalctl -u rstored -o cat")
+		if !strings.Contains(log, "keytab loaded") || strings.Contains(log, "others can read the keytab") ||
+			strings.Contains(log, "no client can use Kerberos") {
+			t.Errorf("the log:\n%s", log)
+		}
+		c.write("/etc/rstored/rstored.yaml", config("/srv/data", "127.0.0.1"))
+		c.run("rm " + dropIn + " && systemctl daemon-reload && systemctl restart rstored")
 	})
 
 	t.Run("reload with other addresses", func(t *testing.T) {

@@ -19,6 +19,8 @@ type Kerberos struct {
 	AuthToLocal string `mapstructure:"auth_to_local" yaml:"auth_to_local,omitempty"`
 	// Users are PRINCIPAL=USER.
 	Users []string `mapstructure:"users" yaml:"users,omitempty"`
+	// RC4 accepts tickets that are encrypted with RC4.
+	RC4 bool `mapstructure:"rc4" yaml:"rc4,omitempty"`
 }
 
 // On reports whether Kerberos is accepted.

@@ -244,6 +244,10 @@ var settings = []Setting{
 		"the user of this host that a principal is, as `PRINCIPAL=USER`; repeatable",
 		"users of this host by principal, as `PRINCIPAL=USER`. They go before `kerberos.realms` and "+
 			"`kerberos.auth_to_local`"),
+	row("kerberos.rc4", atReload, "kerberos.md#set-up",
+		"accept tickets that are encrypted with RC4",
+		"accept tickets that are encrypted with RC4 (`arcfour-hmac`), as Active Directory makes them for accounts "+
+			"without AES keys. RC4 is weak"),
 	row("stop_timeout", atReload, "",
 		"how long a graceful stop may take",
 		"how long a graceful stop may take"),

@@ -61,7 +61,9 @@ func (s *Service) newKerberos() *gss.Server {
 		}
 	}
 	k.contexts = gss.NewServer(gss.ServerConfig{
-		Acceptor: &krb5.Acceptor{Service: nfsService, Keytab: k.load},
+		Acceptor: &krb5.Acceptor{
+			Service: nfsService, Keytab: k.load, RC4: func() bool { return s.Settings().Kerberos.RC4 },
+		},
 		Identify: k.identify, Outcome: k.outcome,
 	})
 	s.kerberos = k

@@ -42,7 +42,7 @@ func Start(tb testing.TB) *KDC {
  rdns = false
  dns_canonicalize_hostname = false
  ticket_lifetime = 1h
- permitted_enctypes = aes256-cts-hmac-sha1-96 aes128-cts-hmac-sha1-96 aes128-sha2 aes256-sha2
+ permitted_enctypes = aes256-cts-hmac-sha1-96 aes128-cts-hmac-sha1-96 aes128-sha2 aes256-sha2 arcfour-hmac
 [realms]
  %[1]s = {
   kdc = %[2]s
