@@ -273,9 +273,9 @@ func TestRefusals(t *testing.T) {
 			others, token("nfs/kind.rstored.test", now), now, 45,
 			"is encrypted with aes128-cts-hmac-sha1-96, and the keytab has only aes256-cts-hmac-sha1-96",
 		},
-		"RC4": {weakKeys, token(weak, now), now, 45, "is encrypted with arcfour-hmac, which is weak"},
-		"garbage":  {keys, []byte("no token"), now, 40, "malformed token"},
-		"empty":    {keys, nil, now, 40, "malformed token"},
+		"RC4":     {weakKeys, token(weak, now), now, 45, "is encrypted with arcfour-hmac, which is weak"},
+		"garbage": {keys, []byte("no token"), now, 40, "malformed token"},
+		"empty":   {keys, nil, now, 40, "malformed token"},
 	} {
 		_, err := acceptor(t, c.keys).Accept(c.token, c.at)
 		var e *gss.InitError

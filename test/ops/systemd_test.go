@@ -98,7 +98,8 @@ func TestSystemd(t *testing.T) {
 	t.Run("keytab as credential", func(t *testing.T) {
 		c := c.in(t)
 		keys := keytab.New()
-		err := keys.AddEntry("nfs/server.example.org", "EXAMPLE.ORG", "secret", time.Now(), 1, etypeID.AES256_CTS_HMAC_SHA1_96)
+		err := keys.AddEntry("nfs/server.example.org", "EXAMPLE.ORG", "secret", time.Now(), 1,
+			etypeID.AES256_CTS_HMAC_SHA1_96)
 		b, bad := keys.Marshal()
 		file := filepath.Join(t.TempDir(), "keytab")
 		if err := errors.Join(err, bad, os.WriteFile(file, b, 0o600)); err != nil {
