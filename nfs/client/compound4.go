@@ -30,6 +30,7 @@ type compound4 struct {
 
 	failed   uint32 // the operation that failed
 	executed int    // operations before it, all of which succeeded
+	flags    uint32 // sr_status_flags of the SEQUENCE
 	// resent says that the compound was also sent in an earlier session, which was lost. The server
 	// may have executed it there.
 	resent bool
@@ -130,6 +131,7 @@ type sequence4 struct {
 	x                  *live
 	slot, seq, highest uint32
 	cache              bool
+	flags              uint32 // sr_status_flags of the reply
 }
 
 func (q *sequence4) encode(e *xdr.Encoder) {
@@ -149,9 +151,7 @@ func (q *sequence4) decode(d *xdr.Decoder) {
 	}
 	d.Uint32() // sr_highest_slotid
 	d.Uint32() // sr_target_highest_slotid
-	if flags := d.Uint32(); d.Err() == nil {
-		q.x.onStatusFlags(flags)
-	}
+	q.flags = d.Uint32()
 }
 
 // transmission is a compound that is being sent. The pool reuses it: a transport does not touch a
@@ -196,7 +196,7 @@ func (s *session4) send(ctx context.Context, conn rpc.Client, minor uint32, q *c
 		Args: t.args, Dst: q.dst, ResMax: q.resMax + headroom, Res: t.res,
 	}
 	err = conn.Call(ctx, &t.rpc)
-	headStatus, status = t.headStatus, t.status
+	headStatus, status, q.flags = t.headStatus, t.status, t.seq.flags
 	*t = transmission{seqOp: t.seqOp, args: t.args, res: t.res}
 	transmissions.Put(t)
 	return headStatus, status, err

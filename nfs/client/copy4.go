@@ -204,8 +204,10 @@ func (w *copied) decode(d *xdr.Decoder) {
 // asynchronous one. The server can copy less than it was asked for.
 func (p proc4) copy(ctx context.Context, from, to Range, n uint64) (w copied, err error) {
 	for range restores {
-		source, f := p.opens.stateid(from.Handle, ShareRead)
-		target, t := p.opens.stateid(to.Handle, ShareWrite)
+		p.opens.mu.Lock()
+		source, f := p.opens.openState(from.Handle, ShareRead)
+		target, t := p.opens.openState(to.Handle, ShareWrite)
+		p.opens.mu.Unlock()
 		w = copied{}
 		// Not cached: a second execution copies the same bytes to the same place.
 		err = p.do(ctx, &compound4{ops: []op4{

@@ -20,7 +20,7 @@ func (p proc4) create(ctx context.Context, dir Handle, name string, mode blockst
 	var res opened4
 	n, err := p.made(ctx, dir, name, p.openNewOp(name, mode, s, &verifier, &res), closeOp(state.Current))
 	if err == nil && res.given {
-		p.opens.returnDelegation(ctx, n.Handle, res.deleg)
+		p.opens.returnUnused(ctx, n.Handle, res.deleg)
 	}
 	return n, createError(err)
 }

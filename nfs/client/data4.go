@@ -3,8 +3,10 @@ package client
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/state"
@@ -88,6 +90,15 @@ func (c *Client) ReadStateid(ctx context.Context, id state.Stateid, h Handle, p 
 	return n, eof, as3(err)
 }
 
+type unchangedKey struct{}
+
+// Unchanged returns a context for a WRITE that needs version 4. The server executes the WRITE only
+// if the file has this ctime. Otherwise the error is nfs.ErrNotSync. A compound is not atomic, so
+// another client can still change the file between the test and the WRITE.
+func Unchanged(ctx context.Context, ctime time.Time) context.Context {
+	return context.WithValue(ctx, unchangedKey{}, &ctime)
+}
+
 // write4 is the compound of one WRITE (RFC 8881 section 18.32).
 type write4 struct {
 	compound4
@@ -98,6 +109,7 @@ type write4 struct {
 	off  uint64
 	how  blockstore.Stability
 	id   state.Stateid
+	only *time.Time // the ctime that the file must have (Unchanged)
 	w    Written
 }
 
@@ -106,6 +118,9 @@ var writes4 = sync.Pool{New: func() any {
 	q.both = [2]op4{{num: nfs4.OpPutFH, args: func(e *xdr.Encoder) { e.Opaque(q.h) }}, {nfs4.OpWrite, q.encode, q.decode}}
 	q.with = func(id state.Stateid) *compound4 {
 		q.id, q.compound4 = id, compound4{ops: q.both[:]}
+		if q.only != nil {
+			q.ops = []op4{q.both[0], unchangedSince(*q.only), q.both[1]}
+		}
 		return &q.compound4
 	}
 	return q
@@ -132,8 +147,12 @@ func (p proc4) write(ctx context.Context, h Handle, b []byte, off uint64, how bl
 ) {
 	q := writes4.Get().(*write4)
 	q.h, q.p, q.off, q.how = h, b, off, how
+	q.only, _ = ctx.Value(unchangedKey{}).(*time.Time)
 	err = p.withState(ctx, h, ShareWrite, q.with)
 	w = q.w
+	if q.only != nil && err == nfs.ErrNotSame {
+		err = nfs.ErrNotSync
+	}
 	*q = write4{both: q.both, with: q.with}
 	writes4.Put(q)
 	return w, err

@@ -22,8 +22,9 @@ type DelegationUser interface {
 	// heard of the client for longer than the lease, or has got no answer to a recall. Another
 	// client may have changed the file since. Lost must not wait and makes no calls.
 	Lost(d *Delegation)
-	// Changed returns the size of a file that is delegated for writing. changed says that the file
-	// has changes which the server does not have. Changed must not wait and makes no calls.
+	// Changed returns the size of a file that is delegated for writing, as programs see it now. changed
+	// says that the file has changes which the server does not have. Changed must not wait and makes no
+	// calls.
 	Changed(d *Delegation) (size uint64, changed bool)
 }
 
@@ -67,6 +68,7 @@ type Delegation struct {
 	phase   phase
 	used    time.Time // when the file was last closed, on the clock of package clock
 	permits map[permit]struct{}
+	sent    bool          // the client has begun to send DELEGRETURN
 	over    chan struct{} // closed when the phase is ended or lost
 }
 
@@ -93,8 +95,13 @@ func (d *Delegation) Handle() Handle { return d.f.h }
 // Write reports whether the delegation is for writing.
 func (d *Delegation) Write() bool { return d.write }
 
-// Valid reports whether the server still keeps its promise: it has not recalled the delegation, and
-// the lease has not expired.
+// Size is the size of the file when the server granted the delegation.
+func (d *Delegation) Size() uint64 { return d.size }
+
+// Valid reports whether the server still keeps its promise: it has not recalled the delegation, the
+// lease has not expired, and the server has not said that it has revoked something since the client
+// has last tested its stateids. While the client has no session, no delegation is valid: the server
+// may have lost it.
 func (d *Delegation) Valid() bool {
 	if d == nil {
 		return false
@@ -106,8 +113,17 @@ func (d *Delegation) Valid() bool {
 
 // valid is Valid. opens.mu is held.
 func (d *Delegation) valid() bool {
-	return d.phase == phaseHeld && d.o.leaseUntil.Load() > clock.Now().UnixNano()
+	x := d.o.s.current()
+	return d.phase == phaseHeld && x != nil && !x.doubt.Load() && d.o.leaseUntil.Load() > clock.Now().UnixNano()
 }
+
+// leaving reports whether DELEGRETURN is in flight. opens.mu is held.
+func (d *Delegation) leaving() bool { return d.phase == phaseReturning && d.sent }
+
+// gone reports whether another client may have changed the file since data was written under the
+// delegation: the delegation is lost, or the client has returned it without that data. opens.mu is
+// held.
+func (d *Delegation) gone() bool { return d.phase == phaseLost || d.phase == phaseEnded && d.sent }
 
 // Lost reports whether the server has ended the delegation without getting it back.
 func (d *Delegation) Lost() bool {
@@ -116,26 +132,22 @@ func (d *Delegation) Lost() bool {
 	return d.phase == phaseLost
 }
 
-// ErrDelegationLost says that data was not written because the delegation under which a program
-// wrote it is lost: another client may have changed the file since.
+// ErrDelegationLost says that data was not written because the client does not have the delegation
+// any more under which a program wrote it: another client may have changed the file since.
 var ErrDelegationLost = errors.New("the server has ended the delegation of the file")
 
 type delegationKey struct{}
 
 // Under returns a context for WRITEs of data that was cached under the delegation. They fail with
-// ErrDelegationLost, and change nothing, if the delegation is lost. A nil delegation changes
-// nothing.
+// ErrDelegationLost, and change nothing, if the server has ended the delegation or has got it back.
+// The server itself refuses such a WRITE, also if the client does not know of the end yet. Only a
+// WRITE that is also under locks (UnderLocks) has the stateid of the locks instead. A nil delegation
+// changes nothing.
 func (d *Delegation) Under(ctx context.Context) context.Context {
 	if d == nil {
 		return ctx
 	}
 	return context.WithValue(ctx, delegationKey{}, d)
-}
-
-// delegationLost reports whether the delegation of a context is lost.
-func delegationLost(ctx context.Context) bool {
-	d, _ := ctx.Value(delegationKey{}).(*Delegation)
-	return d != nil && d.Lost()
 }
 
 // Delegation returns the delegation of a file if the client has one that is valid, else nil.
@@ -150,6 +162,18 @@ func (c *Client) Delegation(h Handle) *Delegation {
 		return f.deleg
 	}
 	return nil
+}
+
+// HasDelegation reports whether the client has a delegation of a file, valid or not.
+func (c *Client) HasDelegation(h Handle) bool {
+	o := c.opens()
+	if o == nil {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f := o.byFile[string(h)]
+	return f != nil && f.deleg != nil
 }
 
 // ReturnDelegation calls Recalled for the delegation of a file, if there is one, and returns the

@@ -151,6 +151,7 @@ func TestDelegationForWriting(t *testing.T) {
 			t.Errorf("size %d instead of %d", a.Size, want)
 		}
 	}
+	u.size.Store(4)
 	sizes(4)
 	u.size.Store(9)
 	u.changed.Store(true)

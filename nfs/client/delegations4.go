@@ -67,7 +67,7 @@ func (o *opens) granting() (end func()) {
 			return
 		}
 		for _, r := range o.early {
-			go o.returnUnknown(r.h, r.id)
+			o.returnUnknown(r.h, r.id)
 		}
 		o.early = nil
 	}
@@ -79,17 +79,34 @@ type earlyRecall struct {
 	id state.Stateid
 }
 
-func (o *opens) returnUnknown(h Handle, id state.Stateid) {
-	ctx, cancel := context.WithTimeout(context.Background(), o.s.conn.giveUp)
-	defer cancel()
-	o.returnDelegation(ctx, h, id)
+// returnUnknown returns a delegation under which the client caches nothing. It reports false if too
+// many wait to be returned. The server then recalls the delegation, perhaps once more.
+func (o *opens) returnUnknown(h Handle, id state.Stateid) bool {
+	return o.chores.add(earlyMax, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), o.s.conn.giveUp)
+		defer cancel()
+		o.returnUnused(ctx, h, id)
+	})
+}
+
+// returnUnused returns a delegation of a file of which the client caches nothing.
+func (o *opens) returnUnused(ctx context.Context, h Handle, id state.Stateid) {
+	err := o.s.change(ctx, putFH(h), delegReturnOp(func() state.Stateid { return id }))
+	if lostState(err) {
+		_ = o.s.change(ctx, freeStateidOp(id)) // the server has revoked it, or does not know it
+	}
+}
+
+// delegReturnOp is a DELEGRETURN (RFC 8881 section 18.6).
+func delegReturnOp(id func() state.Stateid) op4 {
+	return op4{num: nfs4.OpDelegReturn, args: func(e *xdr.Encoder) { nfs4.EncodeStateid(e, id()) }}
 }
 
 // grant records the delegation that an OPEN of f has returned, if any. opens.mu is held.
 func (o *opens) grant(f *open4, res *opened4, who *permit) {
 	if d := f.deleg; d != nil {
 		if res.given && res.deleg.Other != d.id.Other {
-			go o.returnUnknown(f.h, res.deleg)
+			o.returnUnknown(f.h, res.deleg)
 		}
 		d.permit(who)
 		return
@@ -98,7 +115,7 @@ func (o *opens) grant(f *open4, res *opened4, who *permit) {
 		return
 	}
 	if o.user() == nil || o.stopped {
-		go o.returnUnknown(f.h, res.deleg)
+		o.returnUnknown(f.h, res.deleg)
 		return
 	}
 	d := &Delegation{
@@ -183,7 +200,9 @@ func (o *opens) recall(h Handle, id state.Stateid) nfs.Status {
 		o.giveBack(f.deleg)
 	case o.grants == 0:
 		// Nothing is cached under a delegation that the client does not know: the OPEN was given up.
-		go o.returnUnknown(copyHandle(h), id)
+		if !o.returnUnknown(copyHandle(h), id) {
+			return nfs.ErrJukebox
+		}
 	case len(o.early) >= earlyMax:
 		return nfs.ErrJukebox
 	default:
@@ -193,7 +212,8 @@ func (o *opens) recall(h Handle, id state.Stateid) nfs.Status {
 }
 
 // callbackAttr is CB_GETATTR. If the client has changed the file, it reports a change attribute
-// that differs from the one it got with the delegation (RFC 8881 section 10.4.3).
+// that differs from the one it got with the delegation (RFC 8881 section 10.4.3). Linux's server
+// compares the size too, so the size has to be the current one if all changes were sent.
 func (o *opens) callbackAttr(h Handle) (change, size uint64, st nfs.Status) {
 	u := o.user()
 	o.mu.Lock()
@@ -206,10 +226,11 @@ func (o *opens) callbackAttr(h Handle) (change, size uint64, st nfs.Status) {
 	if u == nil || d == nil || !d.write {
 		return 0, 0, nfs.ErrBadHandle
 	}
-	if size, changed := u.Changed(d); changed {
+	size, changed := u.Changed(d)
+	if changed {
 		return d.change + 1, size, nfs.OK
 	}
-	return d.change, d.size, nfs.OK
+	return d.change, size, nfs.OK
 }
 
 // Kinds of objects of CB_RECALL_ANY (RFC 8881 section 20.6).
@@ -270,68 +291,6 @@ func (o *opens) giveBack(d *Delegation) {
 	go o.returning(d)
 }
 
-// returning writes back, returns a delegation, and closes its file if nobody here has it open.
-func (o *opens) returning(d *Delegation) {
-	ctx, cancel := context.WithTimeout(WithCred(context.Background(), o.s.cred), o.s.conn.giveUp)
-	defer cancel()
-	if u := o.user(); u != nil {
-		u.Recalled(ctx, d)
-	}
-	// The stateid is read when the call is sent: a restart of the server changes it.
-	_ = o.s.change(ctx, putFH(d.f.h), op4{num: nfs4.OpDelegReturn, args: func(e *xdr.Encoder) {
-		o.mu.Lock()
-		id := d.id
-		o.mu.Unlock()
-		nfs4.EncodeStateid(e, id)
-	}}) // after an error the server does not know the delegation, or revokes it
-	o.mu.Lock()
-	if d.phase == phaseReturning {
-		o.returned.Add(1)
-		o.endDelegation(d, phaseEnded)
-	}
-	o.mu.Unlock()
-	_ = o.closeUnused(ctx, d.f) // if this fails, the server closes the file with the session
-}
-
-// endDelegation records the end of a delegation. opens.mu is held.
-func (o *opens) endDelegation(d *Delegation, p phase) {
-	if d.phase == phaseEnded || d.phase == phaseLost {
-		return
-	}
-	d.phase = p
-	if d.f.deleg == d {
-		d.f.deleg = nil
-		o.delegations--
-	}
-	close(d.over)
-}
-
-// lose records that the server has ended a delegation on its own. opens.mu is held.
-func (o *opens) lose(d *Delegation) {
-	if d == nil || d.phase == phaseEnded || d.phase == phaseLost {
-		return
-	}
-	o.endDelegation(d, phaseLost)
-	o.lost.Add(1)
-	if u := o.user(); u != nil {
-		go u.Lost(d)
-	}
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), o.s.conn.giveUp)
-		defer cancel()
-		_ = o.closeUnused(ctx, d.f)
-	}()
-}
-
-// closeUnused closes a file at the server if no caller has it open and it has no delegation.
-func (o *opens) closeUnused(ctx context.Context, f *open4) error {
-	if err := f.mu.lock(ctx); err != nil {
-		return err
-	}
-	defer f.mu.unlock()
-	return o.closeIfUnused(ctx, f)
-}
-
 // kind returns the open_delegation_type4 of a delegation. d can be nil.
 func (d *Delegation) kind() uint32 {
 	switch {
@@ -341,25 +300,6 @@ func (d *Delegation) kind() uint32 {
 		return delegWrite
 	}
 	return delegRead
-}
-
-// regrant records the answer to the reclaim of an open with the delegation d. Because the open was
-// reclaimed, nobody else has changed the file. So if the server does not grant the delegation
-// again, the client gives it up, but it is not lost. opens.mu is held.
-func (o *opens) regrant(d *Delegation, res *opened4) {
-	switch {
-	case d.phase != phaseHeld && d.phase != phaseReturning:
-	case !res.given || res.write != d.write:
-		o.endDelegation(d, phaseEnded)
-		go func() { _ = o.closeUnused(context.Background(), d.f) }()
-	default:
-		d.id = res.deleg
-		o.redelegated.Add(1)
-		if res.recall && d.phase == phaseHeld {
-			o.recalled.Add(1)
-			o.giveBack(d)
-		}
-	}
 }
 
 // count adds the counts of delegations and waits for locks.

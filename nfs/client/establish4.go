@@ -102,7 +102,6 @@ func (s *session4) createSession(ctx context.Context) (*live, error) {
 	}
 	back := state.Channel{MaxRequest: backAsked, MaxResponse: backAsked, MaxOps: backOps, MaxSlots: backSlots}
 	x := &live{minor: s.minor, ended: make(chan struct{})}
-	x.onStatusFlags = func(flags uint32) { s.statusFlags(x, flags) }
 	err := s.withoutSession(ctx, s.minor, op4{nfs4.OpCreateSession, func(e *xdr.Encoder) {
 		e.Uint64(s.id)
 		e.Uint32(s.createSeq)

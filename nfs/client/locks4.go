@@ -83,23 +83,6 @@ func (f *open4) loseLocks() {
 	}
 }
 
-// lockStateid returns the stateid of one of the locks of a file, or open if nothing is locked. lost
-// reports that the server has given up some of the locks.
-func (o *opens) lockStateid(f *open4, open state.Stateid, locks []*locks4) (id state.Stateid, lost bool) {
-	id = open
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, l := range locks {
-		if l.lost {
-			return id, true
-		}
-		if f != nil && l.f == f && l.made {
-			id = l.id
-		}
-	}
-	return id, false
-}
-
 // newLocks makes a lock-owner for a file that is open, or returns nil if it is not.
 func (o *opens) newLocks(h Handle) *locks4 {
 	o.mu.Lock()

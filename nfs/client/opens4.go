@@ -51,9 +51,12 @@ type opens struct {
 	stopped  bool
 	waiters  map[chan struct{}]waiterKey // of locks, see lockFree
 
-	delegations int           // in byFile
-	grants      int           // OPENs in flight that may get one
-	early       []earlyRecall // see granting
+	delegations int             // in byFile
+	grants      int             // OPENs in flight that may get one
+	early       []earlyRecall   // see granting
+	revoked     []state.Stateid // of lost delegations, until FREE_STATEID
+	chores      chores          // returns delegations and closes files
+	losses      chores          // calls DelegationUser.Lost
 
 	// leaseUntil is when the lease expires, in nanoseconds of package clock.
 	leaseUntil atomic.Int64
@@ -65,8 +68,12 @@ type opens struct {
 func newOpens(s *session4) *opens {
 	return &opens{
 		s: s, byFile: make(map[string]*open4), waiters: make(map[chan struct{}]waiterKey), stop: make(chan struct{}),
+		chores: chores{most: choresMax}, losses: chores{most: 1},
 	}
 }
+
+// choresMax bounds the goroutines of opens.chores.
+const choresMax = 8
 
 // openOwner is the open-owner of the opens in the table. A file that the client creates has an
 // open-owner of its own, and is closed in the compound that creates it.
@@ -227,13 +234,6 @@ func (o *opens) open(ctx context.Context, f *open4, access, deny uint32) error {
 	return nil
 }
 
-// returnDelegation returns a delegation that the server granted although none was wanted.
-func (o *opens) returnDelegation(ctx context.Context, h Handle, id state.Stateid) {
-	_ = o.s.change(ctx, putFH(h), op4{
-		num: nfs4.OpDelegReturn, args: func(e *xdr.Encoder) { nfs4.EncodeStateid(e, id) },
-	})
-}
-
 // release ends one acquire.
 func (o *opens) release(ctx context.Context, h Handle) error {
 	o.mu.Lock()
@@ -299,22 +299,11 @@ func (o *opens) close(ctx context.Context, h Handle, id state.Stateid) error {
 // lostState reports whether the server does not know a stateid any more.
 func lostState(err error) bool {
 	switch err {
-	case nfs.ErrBadStateID, nfs.ErrStaleStateID, nfs.ErrExpired, nfs.ErrAdminRevoked, nfs.ErrOldStateID:
+	case nfs.ErrBadStateID, nfs.ErrStaleStateID, nfs.ErrExpired, nfs.ErrAdminRevoked, nfs.ErrDelegRevoked,
+		nfs.ErrOldStateID:
 		return true
 	}
 	return false
-}
-
-// stateid returns the stateid for a READ or WRITE of a file: that of the open f if there is one
-// with this access, else the anonymous one (RFC 8881 section 8.2.3).
-func (o *opens) stateid(h Handle, access uint32) (id state.Stateid, f *open4) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	f = o.byFile[string(h)]
-	if f == nil || !f.open || access&^f.access != 0 {
-		return state.Anonymous, nil
-	}
-	return f.id, f
 }
 
 // restore opens a file again after the server has lost its open. lost is the stateid of the lost

@@ -53,36 +53,39 @@ func (p proc4) getAttr(ctx context.Context, h Handle) (nfs3.Attr, error) {
 	return a.attr, err
 }
 
-// setAttr is SETATTR (section 18.30). A change of the size uses the stateid of an open for writing,
-// if the client has one: with the anonymous stateid it would conflict with the client's own share
-// reservation. The guard is a VERIFY of the ctime, before the SETATTR.
+// setAttr is SETATTR (section 18.30). A change of the size uses the stateid of a WRITE (ioState):
+// with the anonymous stateid it would conflict with the client's own share reservation. The guard is a VERIFY of the ctime, before the SETATTR.
 func (p proc4) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, guard *time.Time) error {
 	if s.Mode != nil || s.UID != nil || s.GID != nil {
 		defer p.opens.forbid(h)
 	}
 	for range restores {
-		id, f := state.Anonymous, (*open4)(nil)
+		u := ioState{id: state.Anonymous}
 		if s.Size != nil {
-			id, f = p.opens.stateid(h, ShareWrite)
+			var err error
+			if u, err = p.opens.ioState(ctx, h, ShareWrite); err != nil {
+				return err
+			}
 		}
 		ops := []op4{putFH(h)}
 		if guard != nil {
-			ops = append(ops, compareOp(nfs4.OpVerify, nfs4.AttrTimeMetadata,
-				func(e *xdr.Encoder) { nfs4.EncodeTime(e, *guard) }))
+			ops = append(ops, unchangedSince(*guard))
 		}
-		err := p.change(ctx, append(ops, setAttrOp(id, s))...)
-		switch {
-		case err == nfs.ErrNotSame:
+		err := p.change(ctx, append(ops, setAttrOp(u.id, s))...)
+		if err == nfs.ErrNotSame {
 			return nfs.ErrNotSync
-		case f != nil && lostState(err):
-			if err := p.opens.restore(ctx, f, id); err != nil {
-				return err
-			}
-			continue
 		}
-		return as3(err)
+		again, err := p.opens.retry(ctx, &u, err)
+		if !again {
+			return as3(err)
+		}
 	}
 	return nfs.ErrBadStateID
+}
+
+// unchangedSince is a VERIFY of the ctime of the current file.
+func unchangedSince(ctime time.Time) op4 {
+	return compareOp(nfs4.OpVerify, nfs4.AttrTimeMetadata, func(e *xdr.Encoder) { nfs4.EncodeTime(e, ctime) })
 }
 
 // setAttrOp is a SETATTR of the current file.
@@ -159,35 +162,6 @@ func (p proc4) readLink(ctx context.Context, h Handle) (target string, err error
 		}}},
 	})
 	return target, as3(err)
-}
-
-// restores bounds how often a call is sent again because the server has lost the open of its
-// stateid.
-const restores = 4
-
-// withState executes the compound that io makes for a stateid of a file. If the server has lost the
-// open, withState opens the file again and repeats the compound. It does not do so if the context
-// has locks, because the locks are lost with the open (UnderLocks).
-func (p proc4) withState(ctx context.Context, h Handle, access uint32, io func(state.Stateid) *compound4) error {
-	var err error
-	locks, _ := ctx.Value(locksKey{}).([]*locks4)
-	for range restores {
-		if delegationLost(ctx) {
-			return ErrDelegationLost
-		}
-		id, f := p.opens.stateid(h, access)
-		use, lost := p.opens.lockStateid(f, id, locks)
-		if lost {
-			return ErrLockLost
-		}
-		if err = p.do(ctx, io(use)); f == nil || !lostState(err) {
-			return as3(err)
-		}
-		if err := p.opens.restore(ctx, f, id); err != nil {
-			return err
-		}
-	}
-	return err
 }
 
 // commit is COMMIT (section 18.3).

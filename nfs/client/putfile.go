@@ -163,7 +163,7 @@ func (p proc4) putFiles(ctx context.Context, dir Handle, files []NewFile) (made 
 			// file, the server refuses this CLOSE.
 			_ = p.opens.close(ctx, u.h, u.opened.id)
 		case i < done && u.opened.given:
-			p.opens.returnDelegation(ctx, u.h, u.opened.deleg)
+			p.opens.returnUnused(ctx, u.h, u.opened.deleg)
 		}
 	}
 	for i := range list[:max(done, 0)] {

@@ -69,8 +69,9 @@ type live struct {
 	lease time.Duration
 	back  bool // the session has a backchannel
 
-	statusFlags   atomic.Uint32 // sr_status_flags of the last SEQUENCE
-	onStatusFlags func(flags uint32)
+	reactions reactions
+	// doubt is set while the server may have ended state of the client that the client has not tested.
+	doubt atomic.Bool
 }
 
 func newSession4(conn *session, cred *rpc.Cred, minor uint32) *session4 {
@@ -237,6 +238,7 @@ func (s *session4) try(ctx context.Context, x *live, q *compound4) (again bool, 
 	switch headStatus {
 	case nfs.OK:
 		x.slots.done(k)
+		s.flagged(x, q.flags, begin)
 		s.opens.renewed(x, begin)
 		if st == nfs.ErrRetryUncachedRep && q.executed == 0 && !q.cache {
 			return true, nil
@@ -271,7 +273,7 @@ func (s *session4) sendSlot(ctx context.Context, x *live, k *slot, q *compound4)
 	headStatus, st nfs.Status, err error,
 ) {
 	for wait := jukeboxFirst; ; wait = min(2*wait, jukeboxMax) {
-		headStatus, st, err = s.send(ctx, s.conn, x.minor, q, sequence4{x, k.id, k.seq, k.highest, q.cache})
+		headStatus, st, err = s.send(ctx, s.conn, x.minor, q, sequence4{x: x, slot: k.id, seq: k.seq, highest: k.highest, cache: q.cache})
 		switch {
 		case err != nil, headStatus != nfs.ErrJukebox && headStatus != nfs.ErrConnNotBound:
 			return headStatus, st, err
@@ -297,7 +299,7 @@ func (s *session4) probeSlot(x *live, k *slot) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.conn.giveUp)
 	defer cancel()
 	for wait := jukeboxFirst; ; wait = min(2*wait, jukeboxMax) {
-		headStatus, _, err := s.send(ctx, s.conn, x.minor, &compound4{}, sequence4{x, k.id, k.seq, k.highest, false})
+		headStatus, _, err := s.send(ctx, s.conn, x.minor, &compound4{}, sequence4{x: x, slot: k.id, seq: k.seq, highest: k.highest})
 		if err != nil && !errors.Is(err, errResults) {
 			return
 		}

@@ -2,8 +2,10 @@ package client
 
 import (
 	"context"
+	"time"
 
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/xdr"
@@ -28,47 +30,64 @@ const (
 	stateidsOfOneTest = 64
 )
 
-// statusFlags gets the flags of every SEQUENCE reply. The server repeats a flag until the client
-// has reacted. So statusFlags starts a reaction only if a flag was not set in the previous reply.
-func (s *session4) statusFlags(x *live, flags uint32) {
-	flags &= statusUsed
-	if fresh := flags &^ x.statusFlags.Swap(flags); fresh != 0 {
-		go s.react(x, fresh)
+// flagged gets the flags of the reply to a SEQUENCE in the session x that was sent at the time sent,
+// before the caller counts the reply as a renewal of the lease.
+func (s *session4) flagged(x *live, flags uint32, sent time.Time) {
+	if flags &= statusUsed; flags != 0 && x.reactions.flagged(flags, sent, &x.doubt) {
+		go s.reacting(x)
+	}
+}
+
+// reacting reacts until the server has no more flags. There is one such goroutine for each session.
+func (s *session4) reacting(x *live) {
+	for flags := x.reactions.next(); flags != 0; flags = x.reactions.next() {
+		ctx, cancel := context.WithTimeout(context.Background(), s.conn.giveUp)
+		useful, err := s.react(ctx, x, flags)
+		x.reactions.done(useful, err == nil, clock.Now(), &x.doubt)
+		if useful && err == nil {
+			_, _ = s.try(ctx, x, &compound4{}) // shows whether the server has revoked more meanwhile
+		}
+		cancel()
 	}
 }
 
 // react reclaims the state of the client if the server asks for that. Then it frees the stateids
-// that the server has revoked, and opens their files again if possible.
-func (s *session4) react(x *live, flags uint32) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.conn.giveUp)
-	defer cancel()
+// that the server has revoked, and opens their files again if possible. useful says that the server
+// now has a reason to drop a flag.
+func (s *session4) react(ctx context.Context, x *live, flags uint32) (useful bool, err error) {
 	select {
 	case s.recovery <- struct{}{}:
 		defer s.recovery.unlock()
 	case <-x.ended:
-		return
+		return false, errSessionLost
 	case <-ctx.Done():
-		return
+		return false, ctx.Err()
 	}
 	if s.current() != x {
-		return // the code that made the session after x has recovered everything
+		return false, errSessionLost // the code that made the session after x has recovered everything
 	}
 	if flags&statusBack != 0 && x.back {
 		for _, c := range s.conn.connections() {
 			_ = s.bind(ctx, c, x) // if it fails the server grants no delegations
 		}
 	}
-	if flags&statusReclaimNeeded != 0 && s.reclaim(ctx, x) != nil {
-		return
+	if flags&statusReclaimNeeded != 0 {
+		if err := s.reclaim(ctx, x); err != nil {
+			return false, err
+		}
+		useful = true
 	}
-	if flags&(statusRevoked|statusReclaimNeeded) != 0 {
-		s.opens.freeRevoked(ctx, x)
+	if flags&(statusRevoked|statusReclaimNeeded) == 0 {
+		return useful, nil
 	}
+	freed, err := s.opens.freeRevoked(ctx, x)
+	return useful || freed, err
 }
 
 // freeRevoked asks the server for the status of every stateid of the client (TEST_STATEID). It
-// frees the revoked ones (FREE_STATEID, RFC 8881 section 18.38), and opens their files anew.
-func (o *opens) freeRevoked(ctx context.Context, x *live) {
+// frees the revoked ones (FREE_STATEID, RFC 8881 section 18.38), and opens their files anew. found
+// says that there were some.
+func (o *opens) freeRevoked(ctx context.Context, x *live) (found bool, err error) {
 	type entry struct {
 		l  *locks4     // nil: the stateid is of an open
 		d  *Delegation // nil: the stateid is not of a delegation
@@ -76,6 +95,8 @@ func (o *opens) freeRevoked(ctx context.Context, x *live) {
 	}
 	var list []entry
 	o.mu.Lock()
+	free := o.revoked // the client knows of these already
+	o.revoked = nil
 	for _, f := range o.byFile {
 		if !f.open {
 			continue
@@ -91,6 +112,9 @@ func (o *opens) freeRevoked(ctx context.Context, x *live) {
 		}
 	}
 	o.mu.Unlock()
+	for _, id := range free {
+		found = o.s.changeDuring(ctx, x, freeStateidOp(id)) == nil || found
+	}
 	for len(list) > 0 {
 		some := list[:min(len(list), stateidsOfOneTest)]
 		list = list[len(some):]
@@ -100,13 +124,14 @@ func (o *opens) freeRevoked(ctx context.Context, x *live) {
 		}
 		statuses, err := o.test(ctx, x, ids)
 		if err != nil {
-			return
+			return found, err
 		}
 		for i, st := range statuses {
 			e := &some[i]
 			if st == nfs.OK || st == nfs.ErrOldStateID {
 				continue
 			}
+			found = true
 			_ = o.s.changeDuring(ctx, x, freeStateidOp(e.id))
 			o.mu.Lock()
 			if e.l != nil && e.l.id == e.id {
@@ -118,7 +143,10 @@ func (o *opens) freeRevoked(ctx context.Context, x *live) {
 			o.mu.Unlock()
 		}
 	}
-	o.reopen(ctx, x)
+	if found {
+		o.reopen(ctx, x)
+	}
+	return found, ctx.Err()
 }
 
 // test asks the server for the status of each stateid (TEST_STATEID, RFC 8881 section 18.48).

@@ -232,7 +232,7 @@ func TestParseVersion(t *testing.T) {
 // everyOp is a compound with the decoder of every operation that the client uses. The
 // numbers of bytes and entries that were decoded are added up.
 func everyOp(total *int) []op4 {
-	seq := &sequence4{x: &live{onStatusFlags: func(uint32) {}}}
+	seq := &sequence4{x: &live{}}
 	var a attrs4
 	var o opened4
 	var w copied

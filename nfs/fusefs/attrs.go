@@ -21,17 +21,12 @@ func (f *FS) getAttr(ctx context.Context, n *node) (a nfs3.Attr, ttl time.Durati
 	if err := n.flush(ctx); err != nil {
 		return a, 0, err
 	}
-	d := f.c.Delegation(n.handle)
-	own, seq := n.own.Swap(false), f.seq.Add(1)
+	b := f.reading(n)
 	a, err = f.c.GetAttr(ctx, n.handle)
 	if err != nil {
-		if own {
-			n.own.Store(true)
-		}
 		return a, 0, err
 	}
-	f.refresh(n, d)
-	a, ttl = f.refreshed(n, &a, seq, own)
+	a, ttl = f.refreshed(n, &a, b)
 	return a, ttl, nil
 }
 
@@ -43,13 +38,12 @@ func (f *FS) revalidate(ctx context.Context, n *node) error {
 		f.stats.local.Add(1)
 		return nil
 	}
-	d := f.c.Delegation(n.handle)
 	if err := n.flush(ctx); err != nil {
 		return err
 	}
 	var a nfs3.Attr
 	var err error
-	own, seq := n.own.Swap(false), f.seq.Add(1)
+	b := f.reading(n)
 	at := f.nodes.whereIs(n)
 	dir := f.nodes.get(at.dir)
 	if dir == nil {
@@ -70,13 +64,9 @@ func (f *FS) revalidate(ctx context.Context, n *node) error {
 		}
 	}
 	if err != nil {
-		if own {
-			n.own.Store(true)
-		}
 		return err
 	}
-	_, _, changed := f.update(n, &a, seq, own)
-	f.refresh(n, d)
+	_, _, changed := f.update(n, &a, b)
 	if changed {
 		f.stats.invalidated.Add(1)
 		n.data.Add(1)
@@ -126,8 +116,7 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 	s.AtimeHow, s.Atime = timeSet(in.Valid, fuse.FATTR_ATIME, fuse.FATTR_ATIME_NOW, in.Atime, in.Atimensec)
 	s.MtimeHow, s.Mtime = timeSet(in.Valid, fuse.FATTR_MTIME, fuse.FATTR_MTIME_NOW, in.Mtime, in.Mtimensec)
 	if err == nil && s != (blockstore.SetAttr{}) {
-		n.own.Store(true)
-		err = f.c.SetAttr(o.ctx, n.handle, &s, nil)
+		err = f.setAttr(o.ctx, n, &s)
 	}
 	if err == nil {
 		var a nfs3.Attr
@@ -139,6 +128,16 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 	}
 	n.data.Add(1)
 	return o.end(err)
+}
+
+// setAttr changes attributes of an object.
+func (f *FS) setAttr(ctx context.Context, n *node, s *blockstore.SetAttr) error {
+	defer n.change()()
+	err := f.c.SetAttr(ctx, n.handle, s, nil)
+	if err == nil && s.Size != nil {
+		f.resized(n, *s.Size)
+	}
+	return err
 }
 
 func timeSet(valid, set, now uint32, sec uint64, nsec uint32) (blockstore.TimeSet, time.Time) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/nfs3"
 )
@@ -32,26 +33,16 @@ func (n *node) current() bool { return n.fresh.Valid() }
 func (f *FS) local(n *node) (a nfs3.Attr, ttl time.Duration, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.fresh == nil || n.own.Load() || n.attr.NLink != 1 || n.w != nil && n.w.pending() || !n.current() {
+	if n.fresh == nil || n.freshAt != n.touched.Load() || n.attr.NLink != 1 || n.w != nil && n.w.pending() || !n.current() {
 		return a, 0, false
 	}
 	return n.attr, n.ttl, true
 }
 
-// refresh records the delegation d under which the attributes were read, if the file still has d. d
-// is the delegation that the file had when the call for the attributes began.
-func (f *FS) refresh(n *node, d *client.Delegation) {
-	if d == nil || !d.Valid() {
-		return
-	}
-	n.mu.Lock()
-	n.fresh = d
-	n.mu.Unlock()
-}
-
 // outdated records that this mount has changed attributes of a file, but not its data. The
 // attributes are then read again.
 func (n *node) outdated() {
+	n.touched.Add(1)
 	n.mu.Lock()
 	n.fresh = nil
 	n.mu.Unlock()
@@ -93,7 +84,7 @@ func (f *FS) Recalled(ctx context.Context, d *client.Delegation) {
 }
 
 // Lost implements client.DelegationUser. The data that was written under the delegation is lost if
-// another client has changed the file: see lostUnder.
+// another client has changed the file: see lostData.
 func (f *FS) Lost(d *client.Delegation) {
 	n := f.nodes.byFile(d.Handle())
 	if n == nil {
@@ -112,10 +103,25 @@ func (f *FS) Changed(d *client.Delegation) (size uint64, changed bool) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.w == nil || !n.w.pending() {
-		return n.attr.Size, false
+	size = d.Size()
+	if n.sized == d {
+		size = n.attr.Size
 	}
-	return max(n.attr.Size, n.localEnd), true
+	return max(size, n.localEnd), n.w != nil && n.w.pending()
+}
+
+// resized records that this mount has changed the size of a file.
+func (f *FS) resized(n *node, size uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.attr.Size, n.localEnd, n.sized = size, 0, f.c.Delegation(n.handle)
+}
+
+// grown records that this mount has written up to end.
+func (n *node) grown(end uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.localEnd = max(n.localEnd, end)
 }
 
 // writeDelegation returns the delegation for writing of a file, or nil.
@@ -126,19 +132,16 @@ func (f *FS) writeDelegation(n *node) *client.Delegation {
 	return nil
 }
 
-// lostUnder decides about data that was written under a lost delegation. If the file is as it was
-// before the data was written, the result is nil and the data can go to the server. Otherwise the
-// data is lost. It is also lost if this mount had changed the file since its attributes were read: a
-// difference then says nothing. Attributes that were read later can be another client's version.
-func (f *FS) lostUnder(ctx context.Context, n *node, before *baseline) error {
-	a, err := f.c.GetAttr(ctx, n.handle)
-	if err != nil {
-		return err
-	}
-	if before.stale || !sameVersion(&a, &before.attr) {
+// lostData returns the error of data that was written under a lost delegation and is lost: another
+// client may have changed the file (errLost). Data is not lost if the file is as it was before the
+// data was written. It is always lost if this mount had changed the file since its attributes were
+// read: a difference then says nothing. Attributes that were read later can be another client's
+// version.
+func lostData(err error) error {
+	if errors.Is(err, client.ErrDelegationLost) || client.IsStatus(err, nfs.ErrNotSync) {
 		return errLost
 	}
-	return nil
+	return err
 }
 
 // errLost is the error of data that was lost with a delegation.

@@ -91,10 +91,8 @@ func (f *FS) truncate(ctx context.Context, n *node) error {
 	if err := n.commit(ctx); err != nil {
 		return err
 	}
-	zero := uint64(0)
-	n.own.Store(true)
 	defer n.data.Add(1)
-	return f.c.SetAttr(ctx, n.handle, &blockstore.SetAttr{Size: &zero}, nil)
+	return f.setAttr(ctx, n, &blockstore.SetAttr{Size: new(uint64)})
 }
 
 // openAgain reports whether the answer to an open(2) for appending is ESTALE. The kernel appends at
@@ -220,7 +218,7 @@ func (f *FS) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	}
 	o := f.begin(h.ctx, opFlush, cancel)
 	err := f.sync(o.ctx, h)
-	if err == nil && h.n.own.Load() {
+	if err == nil && h.n.changedHere() {
 		// From here on a difference is another client's change. If this call fails, the next open
 		// drops too little or too much of the cache; the data is safe.
 		_, _, _ = f.getAttr(o.ctx, h.n)
@@ -247,7 +245,7 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 	}
 	o := f.begin(h.ctx, opWrite, cancel)
 	h.n.data.Add(1)
-	h.n.own.Store(true)
+	defer h.n.change()()
 	var n int
 	var err error
 	if f.cfg.Sync || in.Flags&openDirect != 0 {
@@ -275,6 +273,7 @@ func (f *FS) writeNow(ctx context.Context, h *file, data []byte, off uint64) (n 
 		}
 		f.stats.sent.Add(1)
 		n += w.N
+		h.n.grown(off + uint64(n))
 	}
 	return n, nil
 }
@@ -317,7 +316,7 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	o := f.begin(h.ctx, opFallocate, cancel)
 	err := h.n.commit(o.ctx)
 	if err == nil {
-		h.n.own.Store(true)
+		defer h.n.change()()
 		switch in.Mode {
 		case 0:
 			err = f.c.Allocate(o.ctx, h.n.handle, in.Offset, in.Length)
@@ -331,6 +330,9 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 			err = nfs.ErrNotSupp
 		}
 		h.n.data.Add(1)
+		if err == nil && in.Mode&fallocKeepSize == 0 {
+			h.n.grown(in.Offset + in.Length)
+		}
 	}
 	return o.end(err)
 }
@@ -352,10 +354,13 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 	}
 	var n uint64
 	if err == nil {
-		to.n.own.Store(true)
+		defer to.n.change()()
 		n, err = f.c.CopyRange(o.ctx, client.Range{Handle: from.n.handle, Off: in.OffIn},
 			client.Range{Handle: to.n.handle, Off: in.OffOut}, min(in.Len, copyMost))
 		to.n.data.Add(1)
+		if n > 0 {
+			to.n.grown(in.OffOut + n)
+		}
 	}
 	return uint32(n), o.end(err)
 }

@@ -170,7 +170,7 @@ func (f *FS) settle(ctx context.Context, n *node) error {
 	if err := n.commit(ctx); err != nil {
 		return err
 	}
-	if n.own.Load() {
+	if n.changedHere() {
 		_, _, _ = f.getAttr(ctx, n) // after an error this mount's own changes count as another client's
 	}
 	return nil

@@ -16,8 +16,7 @@ import (
 // entry fills in the reply for an object that was found at a place, by a call that began at seq.
 func (f *FS) entry(got *client.Node, at place, seq uint64, own bool, out *fuse.EntryOut) *node {
 	n := f.nodes.lookup(got, at)
-	own = n.own.Swap(false) || own
-	a, ttl := f.refreshed(n, &got.Attr, seq, own)
+	a, ttl := f.refreshed(n, &got.Attr, reading{seq: seq, wrote: n.wrote.Load(), own: own})
 	out.NodeId, out.Generation = n.id, 1
 	f.show(&a, &out.Attr)
 	out.SetAttrTimeout(ttl)

@@ -22,7 +22,11 @@ type node struct {
 	lookups uint64 // lookups that the kernel has not forgotten
 	at      place  // where the object was found last; the zero value is unknown
 
-	own  atomic.Bool   // this mount has changed the data or the times since the attributes were read
+	// Each change of the object by this mount increments these when it begins and when it ends: touched
+	// any change, wrote those of the data and the times. So nothing has changed since a count was read
+	// if the count is still the same. See reading.
+	touched, wrote atomic.Uint64
+
 	data atomic.Uint64 // counts changes of the data; what was read ahead before is stale
 
 	changes atomic.Uint64 // of the data by other clients that this mount has noticed
@@ -34,7 +38,10 @@ type node struct {
 	until    time.Time
 	ttl      time.Duration
 	cached   nfs3.Attr          // attributes when the kernel's cache was filled
+	cachedAt uint64             // wrote when the call for cached began
 	fresh    *client.Delegation // delegation that the file has had since attr was read; nil: none
+	freshAt  uint64             // touched when a call began that returned attr, or the same as attr
+	sized    *client.Delegation // delegation since whose grant attr.Size was read or set
 	opens    int
 	again    map[uint32]struct{} // processes whose open(2) has to look the name up again, see openAgain
 	silly    *place              // name that replaces the removed one
@@ -93,9 +100,9 @@ func (t *nodes) lookup(got *client.Node, at place) *node {
 	if n == nil || n.typ != got.Attr.Type {
 		t.last++
 		n = &node{id: t.last, handle: got.Handle, typ: got.Attr.Type}
-		t.byID[n.id] = n
 		t.byHandle[string(n.handle)] = n
 	}
+	t.byID[n.id] = n // the kernel may have forgotten it
 	n.lookups++
 	t.place(n, at)
 	return n
@@ -147,15 +154,50 @@ func (t *nodes) whereIs(n *node) place {
 	return n.at
 }
 
-// Forget implements fuse.RawFileSystem. The kernel forgets no object that it has open. Data that
-// waits to be written refers to the node itself.
+// Forget implements fuse.RawFileSystem. The kernel forgets no object that it has open. A node with
+// data that waits to be written, or with a delegation, is found by its handle until the server has
+// the data: a program that looks the file up again, and a recall, need the data.
 func (f *FS) Forget(id, n uint64) {
-	if x := f.nodes.forget(id, n); x != nil && f.c.Delegation(x.handle) != nil {
-		f.work.Go(func() { f.giveUp(f.ctx, x) })
+	x := f.nodes.forget(id, n)
+	if x == nil {
+		return
+	}
+	x.mu.Lock()
+	w := x.w
+	x.mu.Unlock()
+	if (w == nil || w.clear()) && !f.c.HasDelegation(x.handle) {
+		f.nodes.remove(x)
+		return
+	}
+	f.work.Go(func() {
+		if err := x.commit(f.ctx); err != nil {
+			f.cfg.Log.Warn("writing a file that is not in use any more", "fileid", x.fileID(), "error", err)
+		}
+		if f.nodes.forgotten(x) {
+			f.giveUp(f.ctx, x)
+		}
+		f.nodes.remove(x)
+	})
+}
+
+// forgotten reports whether the kernel does not know a node.
+func (t *nodes) forgotten(x *node) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.byID[x.id] != x
+}
+
+// remove removes a node if the kernel does not know it.
+func (t *nodes) remove(x *node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byID[x.id] != x && t.byHandle[string(x.handle)] == x {
+		delete(t.byHandle, string(x.handle))
 	}
 }
 
-// forget returns the node if the kernel has forgotten it, else nil.
+// forget returns the node if the kernel has forgotten it, else nil. The node can still be found by
+// its handle, until remove.
 func (t *nodes) forget(id, n uint64) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -169,9 +211,6 @@ func (t *nodes) forget(id, n uint64) *node {
 	}
 	t.place(x, place{})
 	delete(t.byID, id)
-	if t.byHandle[string(x.handle)] == x {
-		delete(t.byHandle, string(x.handle))
-	}
 	return x
 }
 
@@ -186,16 +225,48 @@ func sameVersion(a, b *nfs3.Attr) bool {
 	return a.Ctime.Equal(b.Ctime) && a.Mtime.Equal(b.Mtime) && a.Size == b.Size
 }
 
-// update takes the attributes that a call has returned, and returns the attributes to show. The
-// call began at seq. changed says that another client has changed the data since the kernel cached
-// it.
+// change records that a change of the data or the times by this mount begins. The function that it
+// returns records the end.
+func (n *node) change() (end func()) {
+	count := func() {
+		n.touched.Add(1)
+		n.wrote.Add(1)
+	}
+	count()
+	return count
+}
+
+// changedHere reports whether this mount has changed the file since the attributes were read with
+// which others are compared.
+func (n *node) changedHere() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.wrote.Load() != n.cachedAt
+}
+
+// reading is what was known when a call for the attributes of an object began.
+type reading struct {
+	seq            uint64 // FS.seq
+	touched, wrote uint64 // of the node
+	own            bool   // the call itself changes or creates the object
+	d              *client.Delegation
+}
+
+// reading begins a call for the attributes of an object.
+func (f *FS) reading(n *node) reading {
+	return reading{touched: n.touched.Load(), wrote: n.wrote.Load(), d: f.c.Delegation(n.handle), seq: f.seq.Add(1)}
+}
+
+// update takes the attributes that the call b has returned, and returns the attributes to show.
+// changed says that another client has changed the data since the kernel cached it.
 //
 // While the server has not executed all WRITEs that this mount sent before the call, the server's
 // size is too small. Then the size that the kernel knows is right.
-func (f *FS) update(n *node, a *nfs3.Attr, seq uint64, own bool) (shown nfs3.Attr, ttl time.Duration, changed bool) {
+func (f *FS) update(n *node, a *nfs3.Attr, b reading) (shown nfs3.Attr, ttl time.Duration, changed bool) {
 	now := time.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	seq, own := b.seq, b.own || n.wrote.Load() != n.cachedAt
 	// Attributes of a call that began earlier count if their change time is later.
 	if seq >= n.seq || a.Ctime.After(n.attr.Ctime) {
 		least, most := f.cfg.Times.RegMin, f.cfg.Times.RegMax
@@ -210,19 +281,24 @@ func (f *FS) update(n *node, a *nfs3.Attr, seq uint64, own bool) (shown nfs3.Att
 		}
 		n.attr, n.seq, n.until = *a, seq, now.Add(n.ttl)
 	}
+	if b.d.Valid() { // the file has had b.d since the call began, so attr is as new as the grant, or newer
+		if n.fresh != b.d {
+			n.fresh, n.freshAt = b.d, 0
+		}
+		n.freshAt, n.sized = max(n.freshAt, b.touched), b.d
+	}
 	shown, ttl = n.attr, n.ttl
 	pending := n.w != nil && n.w.pending()
 	if pending || n.acked >= seq {
 		shown.Size = max(shown.Size, n.localEnd)
-		if own {
-			n.own.Store(true)
-		}
 		return shown, 0, false
 	}
-	n.localEnd = 0
+	if d := f.c.Delegation(n.handle); d == nil || d == n.sized {
+		n.localEnd = 0
+	}
 	switch {
 	case own || n.cached.Type == 0:
-		n.cached = n.attr
+		n.cached, n.cachedAt = n.attr, b.wrote
 	case n.typ == blockstore.TypeReg && !sameVersion(&n.cached, &n.attr):
 		// A change of the mode or the owner alone changes the ctime too.
 		if changed = !n.cached.Mtime.Equal(n.attr.Mtime) || n.cached.Size != n.attr.Size; changed {
@@ -235,8 +311,8 @@ func (f *FS) update(n *node, a *nfs3.Attr, seq uint64, own bool) (shown nfs3.Att
 
 // refreshed is update. It also drops the cached data that another client has changed. An operation
 // must not call it while the kernel holds a lock of the page cache.
-func (f *FS) refreshed(n *node, a *nfs3.Attr, seq uint64, own bool) (nfs3.Attr, time.Duration) {
-	shown, ttl, changed := f.update(n, a, seq, own)
+func (f *FS) refreshed(n *node, a *nfs3.Attr, b reading) (nfs3.Attr, time.Duration) {
+	shown, ttl, changed := f.update(n, a, b)
 	if changed {
 		f.stats.invalidated.Add(1)
 		n.data.Add(1)

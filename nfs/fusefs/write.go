@@ -40,6 +40,7 @@ type chunk struct {
 	verifier [nfs3.VerifierLen]byte
 	deleg    *client.Delegation // delegation for writing under which the data was written; nil: none
 	base     baseline
+	guarded  bool // deleg is lost: the data is written only if the file is as base says
 }
 
 // baseline is what was known of a file before data was written that waits.
@@ -107,6 +108,13 @@ func (w *writer) pending() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.cur != nil || len(w.flights) > 0
+}
+
+// clear reports whether all that was written is stable.
+func (w *writer) clear() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.cur == nil && len(w.flights) == 0 && len(w.unstable) == 0
 }
 
 // wake ends the waits of await. mu is held.
@@ -236,8 +244,8 @@ func (w *writer) launch(how blockstore.Stability) {
 // fly writes a chunk to the server.
 func (w *writer) fly(ctx context.Context, c *chunk, how blockstore.Stability) {
 	stable, err := w.put(ctx, c, how)
+	w.n.change()()
 	w.n.mu.Lock()
-	w.n.own.Store(true)
 	w.n.acked = w.f.seq.Add(1)
 	w.mu.Lock()
 	w.n.mu.Unlock()
@@ -275,16 +283,19 @@ func (w *writer) put(ctx context.Context, c *chunk, how blockstore.Stability) (s
 	}
 	stable, ctx = true, w.n.underLocks(ctx)
 	for at := 0; at < len(c.data); {
-		got, err := w.f.c.Write(c.deleg.Under(ctx), w.n.handle, c.data[at:], c.off+uint64(at), how)
-		if errors.Is(err, client.ErrDelegationLost) {
-			if err = w.f.lostUnder(ctx, w.n, &c.base); err == nil {
-				c.deleg = nil
-				continue
-			}
+		under := c.deleg.Under(ctx)
+		if c.guarded {
+			under, how = client.Unchanged(ctx, c.base.attr.Ctime), blockstore.FileSync
+		}
+		got, err := w.f.c.Write(under, w.n.handle, c.data[at:], c.off+uint64(at), how)
+		if errors.Is(err, client.ErrDelegationLost) && !c.base.stale {
+			c.deleg, c.guarded = nil, true
+			continue
 		}
 		if err != nil {
-			return false, err
+			return false, lostData(err)
 		}
+		c.guarded = false // the ctime is that of this WRITE now
 		w.f.stats.sent.Add(1)
 		if at > 0 && !stable && got.Verifier != c.verifier {
 			at, stable = 0, true
