@@ -27,8 +27,8 @@
 //   - Mapper: lends the memory of the page cache, so that a READ needs no copy
 //   - NowaitWriter: writes on the event loop of a connection, if they need not wait
 //   - Pinner: files that are open stay after their last name is removed
-//   - HostLocker: byte-range locks that programs of the host see
-//   - Leaser: reports when programs of the host open a file, for delegations
+//   - HostLocker: byte-range locks that programs of the host see, or other clients of a cluster
+//   - Leaser: reports when these open a file, for delegations
 //   - DirWatcher: reports when others change a directory, for delegations
 //
 // The daemon calls each store through a gate, which forwards these interfaces one by one

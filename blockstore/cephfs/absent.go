@@ -9,3 +9,6 @@ func Available() error { return ErrNotBuilt }
 
 // Open returns ErrNotBuilt.
 func Open(Options) (blockstore.FS, error) { return nil, ErrNotBuilt }
+
+// Reset returns ErrNotBuilt.
+func Reset(Options) error { return ErrNotBuilt }

@@ -41,7 +41,9 @@ func attrOf(s *C.struct_ceph_statx) blockstore.Attr {
 // attrs returns the attributes of an object, also of one without names.
 func (f *FS) attrs(o *object) (blockstore.Attr, error) {
 	var s C.struct_ceph_statx
-	if err := failed(C.rc_getattr(f.m, o.in, &s, f.root)); err != nil {
+	r := C.rc_getattr(f.m, o.in, &s, f.root)
+	f.check(r)
+	if err := failed(r); err != nil {
 		if err == blockstore.ErrNotExist {
 			err = blockstore.ErrStale
 		}
@@ -142,7 +144,7 @@ func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetA
 	}
 	err = f.setAttr(c, o, &a, &do)
 	if err == nil {
-		err = failed(C.rc_sync_inode(f.m, o.in))
+		err = f.sync(o)
 	}
 	f.after(&w, o)
 	return w, err
@@ -195,6 +197,7 @@ func (f *FS) setAttr(c *blockstore.Cred, o *object, a *blockstore.Attr, s *block
 	if mask == 0 {
 		return nil
 	}
+	f.endLease(o)
 	if times := mask & (C.CEPH_SETATTR_ATIME | C.CEPH_SETATTR_MTIME); mask&C.CEPH_SETATTR_SIZE != 0 && times != 0 {
 		// In one request the MDS would set the time of the change of the size.
 		first := stx // libcephfs fills it with what is there

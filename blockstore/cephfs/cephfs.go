@@ -33,6 +33,7 @@ func Available() error {
 
 // FS is one filesystem, or a directory of it. Its methods may be called from any goroutine.
 type FS struct {
+	opts Options
 	m    *C.struct_ceph_mount_info
 	root *C.UserPerm // of the server itself
 	fsid uint64
@@ -40,7 +41,10 @@ type FS struct {
 	top  blockstore.Handle
 	objs objects
 
-	leaving sync.WaitGroup // removed files that are given back
+	delegations bool           // of libcephfs are enabled
+	leaving     sync.WaitGroup // removed files, and those of leases, that are given back
+	closes      int            // calls of Close; guarded by leases.mu
+	lost        sync.Once
 }
 
 var (
@@ -49,7 +53,9 @@ var (
 	_ blockstore.Pinner  = (*FS)(nil)
 	_ blockstore.Xattrs  = (*FS)(nil)
 	_ blockstore.Births  = (*FS)(nil)
+	_ blockstore.Leaser  = (*FS)(nil)
 
+	_ blockstore.HostLocker = (*FS)(nil)
 	_ blockstore.DirWatcher = (*FS)(nil)
 )
 
@@ -59,30 +65,57 @@ func Open(o Options) (blockstore.FS, error) {
 	if err := Available(); err != nil {
 		return nil, err
 	}
-	f := &FS{}
+	f := &FS{opts: o}
 	rand.Read(f.verf[:])
-	if err := f.mount(&o); err != nil {
+	if err := f.Resume(); err != nil {
 		return nil, err
+	}
+	return f, nil
+}
+
+// Resume mounts a store again after Release.
+func (f *FS) Resume() error {
+	if f.opts.Session != "" {
+		if err := Reset(f.opts); err != nil {
+			return err
+		}
+	}
+	if err := f.mount(&f.opts); err != nil {
+		return err
 	}
 	f.objs.init(f)
 	var in *C.struct_Inode
 	if err := failed(C.rc_lookup_root(f.m, &in)); err != nil {
 		_ = f.Close()
-		return nil, err
+		return err
 	}
 	var stx C.struct_ceph_statx
 	if err := failed(C.rc_getattr(f.m, in, &stx, f.root)); err != nil {
 		C.rc_put(f.m, in)
 		_ = f.Close()
-		return nil, err
+		return err
 	}
 	f.top = f.handle(uint64(stx.stx_ino), noSnap)
 	f.objs.release(f.objs.adopt(f.top, in))
-	return f, nil
+	return nil
 }
 
 // mount configures and mounts. After an error nothing is left.
 func (f *FS) mount(o *Options) error {
+	if err := f.client(o); err != nil {
+		return err
+	}
+	if err := f.connect(o); err != nil {
+		C.rc_release(f.m)
+		f.m = nil
+		return err
+	}
+	f.root = C.rc_userperm_new(0, 0, 0, nil)
+	return nil
+}
+
+// client makes the client, which rc_release frees.
+func (f *FS) client(o *Options) error {
 	var id *C.char
 	if o.ID != "" {
 		id = C.CString(o.ID)
@@ -91,15 +124,11 @@ func (f *FS) mount(o *Options) error {
 	if r := C.rc_create(&f.m, id); r < 0 {
 		return fmt.Errorf("cephfs: client %q: %w", o.ID, failed(r))
 	}
-	if err := f.connect(o); err != nil {
-		C.rc_release(f.m)
-		return err
-	}
-	f.root = C.rc_userperm_new(0, 0, 0, nil)
 	return nil
 }
 
-func (f *FS) connect(o *Options) error {
+// start configures the client and starts it, which is before a mount.
+func (f *FS) start(o *Options) error {
 	conf := cstring(o.Conf)
 	defer C.free(unsafe.Pointer(conf))
 	if r := C.rc_conf_read_file(f.m, conf); r < 0 {
@@ -116,6 +145,9 @@ func (f *FS) connect(o *Options) error {
 	if o.Keyring != "" {
 		set["keyring"] = o.Keyring
 	}
+	if o.Filesystem != "" {
+		set["client_fs"] = o.Filesystem // for Reset, which does not mount
+	}
 	for k, v := range o.Set {
 		set[k] = v
 	}
@@ -127,6 +159,13 @@ func (f *FS) connect(o *Options) error {
 	if r := C.rc_init(f.m); r < 0 {
 		return fmt.Errorf("cephfs: starting the client: %w", failed(r))
 	}
+	return nil
+}
+
+func (f *FS) connect(o *Options) error {
+	if err := f.start(o); err != nil {
+		return err
+	}
 	if o.Filesystem != "" {
 		name := C.CString(o.Filesystem)
 		defer C.free(unsafe.Pointer(name))
@@ -134,11 +173,20 @@ func (f *FS) connect(o *Options) error {
 			return fmt.Errorf("cephfs: filesystem %q: %w", o.Filesystem, failed(r))
 		}
 	}
+	if o.Session != "" {
+		name := C.CString(o.Session)
+		defer C.free(unsafe.Pointer(name))
+		C.rc_set_uuid(f.m, name)
+	}
 	root := cstring(o.Root)
 	defer C.free(unsafe.Pointer(root))
 	if r := C.rc_mount(f.m, root); r < 0 {
 		return fmt.Errorf("cephfs: mounting %q of filesystem %q (is an MDS active? see: ceph fs status): %w", o.Root,
 			o.Filesystem, failed(r))
+	}
+	if err := f.delegate(o.Delegations); err != nil {
+		C.rc_unmount(f.m)
+		return err
 	}
 	var cluster [64]C.char
 	key := C.CString("fsid")
@@ -211,13 +259,20 @@ func (f *FS) Stat(_ *blockstore.Cred, h blockstore.Handle) (blockstore.Stat, err
 	return s, nil
 }
 
-// Close gives everything back, and unmounts.
+// Close gives everything back, and unmounts. After Release there is nothing to close.
 func (f *FS) Close() error {
+	if f.m == nil {
+		return nil
+	}
+	leases.mu.Lock()
+	f.closes++ // who releases a lease later does nothing
+	leases.mu.Unlock()
 	f.leaving.Wait()
 	f.objs.close()
 	C.rc_userperm_destroy(f.root)
 	r := C.rc_unmount(f.m)
 	C.rc_release(f.m)
+	f.m = nil
 	return failed(r)
 }
 

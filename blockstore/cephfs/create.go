@@ -108,7 +108,7 @@ func (f *FS) make(c *blockstore.Cred, d *object, da *blockstore.Attr, name strin
 	}
 	err := f.setAttr(nil, o, &a, &rest)
 	if err == nil {
-		err = failed(cmp.Or(C.rc_sync_inode(f.m, o.in), C.rc_sync_inode(f.m, d.in)))
+		err = cmp.Or(f.sync(o), f.sync(d))
 	}
 	if err == nil {
 		a, err = f.attr(o)
@@ -158,7 +158,7 @@ func (f *FS) checkExisting(c *blockstore.Cred, d, o *object, a blockstore.Attr, 
 		if a.Size != 0 || !a.Atime.Equal(s.Atime) || !a.Mtime.Equal(s.Mtime) {
 			return a, blockstore.ErrExist
 		}
-		return a, failed(cmp.Or(C.rc_sync_inode(f.m, o.in), C.rc_sync_inode(f.m, d.in)))
+		return a, cmp.Or(f.sync(o), f.sync(d))
 	}
 	if s == nil || s.Size == nil {
 		return a, nil
@@ -168,7 +168,7 @@ func (f *FS) checkExisting(c *blockstore.Cred, d, o *object, a blockstore.Attr, 
 		err = f.setAttr(c, o, &a, &do)
 	}
 	if err == nil {
-		err = failed(C.rc_sync_inode(f.m, o.in))
+		err = f.sync(o)
 	}
 	if err != nil {
 		return a, err

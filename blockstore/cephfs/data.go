@@ -14,9 +14,9 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// file acquires a regular file that c may use as may says, and opens it.
-func (f *FS) file(h blockstore.Handle, may func(a *blockstore.Attr) bool) (o *object, fh *C.Fh, a blockstore.Attr,
-	err error,
+// file acquires a regular file that c may use as may says, and opens it. done gives it back.
+func (f *FS) file(h blockstore.Handle, write bool, may func(a *blockstore.Attr) bool) (o *object, fh *C.Fh,
+	a blockstore.Attr, err error,
 ) {
 	if o, a, err = f.use(h); err != nil {
 		return nil, nil, a, err
@@ -29,7 +29,7 @@ func (f *FS) file(h blockstore.Handle, may func(a *blockstore.Attr) bool) (o *ob
 	case !may(&a):
 		err = blockstore.ErrAccess
 	default:
-		fh, err = f.open(o)
+		fh, err = f.open(o, write)
 	}
 	if err != nil {
 		f.objs.release(o)
@@ -38,16 +38,21 @@ func (f *FS) file(h blockstore.Handle, may func(a *blockstore.Attr) bool) (o *ob
 	return o, fh, a, nil
 }
 
+func (f *FS) done(o *object) {
+	o.mu.RUnlock()
+	f.objs.release(o)
+}
+
 // ReadAt reads from the OSDs, or from the cache of libcephfs, straight into p. Both can wait.
 func (f *FS) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool, error) {
 	if nowait {
 		return 0, false, blockstore.ErrWouldBlock
 	}
-	o, fh, a, err := f.file(h, c.MayReadData)
+	o, fh, a, err := f.file(h, false, c.MayReadData)
 	if err != nil {
 		return 0, false, err
 	}
-	defer f.objs.release(o)
+	defer f.done(o)
 	if off >= a.Size || len(p) == 0 {
 		return 0, off >= a.Size, nil
 	}
@@ -62,14 +67,14 @@ func (f *FS) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint6
 func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (
 	n int, committed blockstore.Stability, w blockstore.Wcc, err error,
 ) {
-	o, fh, a, err := f.file(h, c.MayWriteData)
+	o, fh, a, err := f.file(h, true, c.MayWriteData)
 	if err != nil {
 		if a.Type != 0 {
 			w = unchanged(&a)
 		}
 		return 0, how, w, err
 	}
-	defer f.objs.release(o)
+	defer f.done(o)
 	w = unchanged(&a)
 	if len(p) == 0 {
 		return 0, how, w, nil
@@ -86,7 +91,7 @@ func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint
 	}
 	r := C.rc_write(f.m, fh, C.int64_t(off), unsafe.Pointer(unsafe.SliceData(p)), C.uint64_t(k))
 	if err = failed(r); err == nil && how != blockstore.Unstable {
-		err = failed(C.rc_fsync(f.m, fh, 0))
+		err = f.synced(o)
 		how = blockstore.FileSync
 	}
 	f.after(&w, o)
@@ -98,27 +103,27 @@ func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint
 
 // Commit writes what libcephfs has of the file, all of it, to the OSDs, and its size to the MDS.
 func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, _ uint64, _ uint32) (w blockstore.Wcc, err error) {
-	o, fh, a, err := f.file(h, c.MayWriteData)
+	o, _, a, err := f.file(h, false, c.MayWriteData)
 	if err != nil {
 		if a.Type != 0 {
 			w = unchanged(&a)
 		}
 		return w, err
 	}
-	defer f.objs.release(o)
+	defer f.done(o)
 	w.Pre = blockstore.Known(&a)
-	err = failed(C.rc_fsync(f.m, fh, 0))
+	err = f.synced(o)
 	f.after(&w, o)
 	return w, err
 }
 
 // Seek implements blockstore.Extents. CephFS knows no holes: the end of the file is the only one.
 func (f *FS) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool) (uint64, error) {
-	o, _, a, err := f.file(h, c.MayReadData)
+	o, _, a, err := f.file(h, false, c.MayReadData)
 	if err != nil {
 		return 0, err
 	}
-	f.objs.release(o)
+	f.done(o)
 	switch {
 	case off >= a.Size:
 		return 0, blockstore.ErrNXIO
@@ -139,11 +144,11 @@ func (f *FS) Deallocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) 
 }
 
 func (f *FS) fallocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64, mode int) error {
-	o, fh, a, err := f.file(h, c.MayWriteData)
+	o, fh, a, err := f.file(h, true, c.MayWriteData)
 	if err != nil {
 		return err
 	}
-	defer f.objs.release(o)
+	defer f.done(o)
 	if err := blockstore.CheckRange(off, n); err != nil {
 		return err
 	}
@@ -164,7 +169,7 @@ func (f *FS) fallocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64, m
 	} else if err := failed(C.rc_fallocate(f.m, fh, C.int(mode), C.int64_t(off), C.int64_t(n))); err != nil {
 		return err
 	}
-	return failed(C.rc_fsync(f.m, fh, 0))
+	return f.synced(o)
 }
 
 // Clone is not possible: files of CephFS share no objects.
@@ -191,9 +196,9 @@ func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to
 		return 0, err
 	}
 	if k == 0 {
-		o, _, _, err := f.file(to, c.MayWriteData)
+		o, _, _, err := f.file(to, false, c.MayWriteData)
 		if err == nil {
-			f.objs.release(o)
+			f.done(o)
 		}
 		return 0, err
 	}

@@ -22,6 +22,12 @@
 // written Unstable is lost with the process if Options.Cache is set; without it, only the size and
 // the times can be. Verifier changes with each Open.
 //
+// # Other clients of the cluster
+//
+// Locks of LockHost are locks of CephFS, and leases are delegations of CephFS: other gateways and
+// native clients see both. A mount has a name (Options.Session), by which a later start ends what a
+// killed process left at the MDS.
+//
 // # Concurrency
 //
 // Every method may be called from any goroutine. A call waits for MDS and OSDs on a thread of its

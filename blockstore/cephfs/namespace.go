@@ -136,13 +136,14 @@ func (f *FS) unlink(c *blockstore.Cred, dir blockstore.Handle, name string, isDi
 		defer C.free(unsafe.Pointer(n))
 		p, done := f.perm(c)
 		defer done()
+		f.endLease(o)
 		if isDir {
 			err = failed(C.rc_rmdir(f.m, d.in, n, p))
 		} else {
 			err = failed(C.rc_unlink(f.m, d.in, n, p))
 		}
 		if err == nil {
-			err = failed(C.rc_sync_inode(f.m, d.in))
+			err = f.sync(d)
 		}
 		f.after(&w, d)
 	}
@@ -180,7 +181,7 @@ func (f *FS) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string,
 	defer done()
 	err = failed(C.rc_rename(f.m, fd.in, a, td.in, b, p))
 	if err == nil {
-		err = failed(cmp.Or(C.rc_sync_inode(f.m, fd.in), C.rc_sync_inode(f.m, td.in)))
+		err = cmp.Or(f.sync(fd), f.sync(td))
 	}
 	f.after(&fromW, fd)
 	f.after(&toW, td)
@@ -191,7 +192,7 @@ func (f *FS) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string,
 }
 
 // checkRename checks what libcephfs does not, or answers otherwise. It returns the object that
-// loses its last name. same: both names are of one object, and nothing is to be done.
+// loses its last name, and ends the leases of both. same: both names are of one object, and nothing is to be done.
 func (f *FS) checkRename(c *blockstore.Cred, fd *object, fa *blockstore.Attr, fromName string, td *object,
 	ta *blockstore.Attr, toName string,
 ) (victim blockstore.Handle, same bool, err error) {
@@ -219,6 +220,7 @@ func (f *FS) checkRename(c *blockstore.Cred, fd *object, fa *blockstore.Attr, fr
 		if !c.May(ta, blockstore.MayWrite|blockstore.MayExec) {
 			return victim, false, blockstore.ErrAccess
 		}
+		f.endLease(o)
 		return victim, false, f.mayMove(c, &a, fd, td)
 	}
 	if err != nil {
@@ -242,6 +244,8 @@ func (f *FS) checkRename(c *blockstore.Cred, fd *object, fa *blockstore.Attr, fr
 	case va.NLink <= 1 || va.Type == blockstore.TypeDir:
 		victim = v.h
 	}
+	f.endLease(o)
+	f.endLease(v)
 	return victim, false, f.mayMove(c, &a, fd, td)
 }
 
@@ -308,9 +312,10 @@ func (f *FS) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a 
 	defer C.free(unsafe.Pointer(n))
 	// As the server: a link of a file that the caller could not read is permitted here as on Linux
 	// without protected_hardlinks.
+	f.endLease(o)
 	err = failed(C.rc_link(f.m, o.in, d.in, n, f.root))
 	if err == nil {
-		err = failed(cmp.Or(C.rc_sync_inode(f.m, o.in), C.rc_sync_inode(f.m, d.in)))
+		err = cmp.Or(f.sync(o), f.sync(d))
 	}
 	f.after(&w, d)
 	if err == nil {

@@ -31,8 +31,13 @@ type object struct {
 	idle *list.Element // in objects.idle, if refs is 0
 	pins int           // Pin less Unpin; each has a reference
 
-	mu sync.Mutex
-	fh *C.Fh // open for reading and writing, once data was used; closed when nobody uses the object
+	// mu is held for reading while the open file is used, and for writing when another takes its place.
+	mu     sync.RWMutex
+	fh     *C.Fh // open once data was used, and closed when nobody uses the object
+	write  bool  // fh is open for writing, too
+	locked bool  // fh has locks, and a reference to the object
+
+	lease *lease // guarded by leases.mu
 }
 
 // objects are the objects that are known.
@@ -129,7 +134,7 @@ func (s *objects) release(o *object) {
 	var fh *C.Fh
 	s.mu.Lock()
 	if o.refs--; o.refs == 0 {
-		fh, o.fh = o.fh, nil
+		fh, o.fh, o.write = o.fh, nil, false
 		o.idle = s.idle.PushBack(o)
 		if s.idle.Len() > idleMost {
 			old = s.idle.Front().Value.(*object)
@@ -175,31 +180,81 @@ func (s *objects) free(o *object) {
 	C.rc_put(s.f.m, o.in)
 }
 
-// close frees all objects. No call is under way.
+// close frees all objects. No call is under way. Leases end.
 func (s *objects) close() {
+	leases.mu.Lock()
+	for _, o := range s.all {
+		if o.lease != nil {
+			o.lease.end()
+		}
+	}
+	leases.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, o := range s.all {
 		s.free(o)
 	}
 	s.all = nil
 }
 
-// open returns the open file of an object, which lives as long as the caller uses the object. It is
-// open as root: permission was checked by the caller.
-func (f *FS) open(o *object) (*C.Fh, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+// open returns the open file of an object, with o.mu held for reading. It is open as root: permission
+// was checked by the caller. There is one open file, for reading alone as long as nobody writes: a
+// delegation for reading is only to be had without an open file for writing.
+func (f *FS) open(o *object, write bool) (*C.Fh, error) {
+	for {
+		o.mu.RLock()
+		if o.fh != nil && (o.write || !write) {
+			return o.fh, nil
+		}
+		o.mu.RUnlock()
+		o.mu.Lock()
+		err := f.reopen(o, write)
+		o.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// reopen opens the file of an object, or opens it again for writing. o.mu is held for writing.
+func (f *FS) reopen(o *object, write bool) error {
+	if o.fh != nil && (o.write || !write) {
+		return nil
+	}
+	f.endLease(o)
+	flags := C.int(C.O_RDONLY)
+	if write {
+		flags = C.O_RDWR
+	}
+	var fh *C.Fh
+	if err := failed(C.rc_open(f.m, o.in, flags, &fh, f.root)); err != nil {
+		return err
+	}
 	if o.fh != nil {
-		return o.fh, nil
+		C.rc_close(f.m, o.fh)
 	}
-	flags := C.int(C.O_RDWR)
-	if _, snap, _ := f.parse(&o.h); snap != noSnap {
-		flags = C.O_RDONLY
+	o.fh, o.write = fh, write
+	return nil
+}
+
+// sync waits until what was changed of an object is in the cluster for good.
+func (f *FS) sync(o *object) error {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return f.synced(o)
+}
+
+// synced is sync for callers with o.mu held for reading. libcephfs counts a delegation to write as
+// unwritten data if it has no cache, so that a sync of the inode would wait until it is returned.
+// Data is written by then, and size and times are with the other changes of the mount.
+func (f *FS) synced(o *object) error {
+	leases.mu.Lock()
+	all := o.lease != nil && o.lease.write && !f.opts.Cache
+	leases.mu.Unlock()
+	if all {
+		return failed(C.rc_sync_fs(f.m))
 	}
-	if err := failed(C.rc_open(f.m, o.in, flags, &o.fh, f.root)); err != nil {
-		o.fh = nil
-		return nil, err
-	}
-	return o.fh, nil
+	return failed(C.rc_sync_inode(f.m, o.in))
 }
 
 // Pin implements blockstore.Pinner: the open file retains the inode.
@@ -213,7 +268,9 @@ func (f *FS) Pin(h blockstore.Handle) error {
 		err = blockstore.ErrInval
 	}
 	if err == nil {
-		_, err = f.open(o)
+		if _, err = f.open(o, false); err == nil {
+			o.mu.RUnlock()
+		}
 	}
 	if err != nil {
 		f.objs.release(o)

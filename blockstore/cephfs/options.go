@@ -1,6 +1,9 @@
 package cephfs
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // ErrNotBuilt is the error of a program that was built without the tag cephfs.
 var ErrNotBuilt = errors.New("cephfs: this program was built without CephFS (tag cephfs)")
@@ -22,6 +25,15 @@ type Options struct {
 	// Cache lets libcephfs cache data (client_oc). Without it, each read and write goes to the OSDs:
 	// NFS clients cache by themselves, and the memory of the gateway is for more clients.
 	Cache bool
+	// Session names the mount in the cluster. Open ends the session of an earlier mount of that name,
+	// which was killed, with its locks and delegations. "" is a mount that nobody can end so.
+	Session string
+	// Delegations is how long a user of Lease has for releasing a lease that is broken. libcephfs ends
+	// the mount if that takes longer. 0: there are no leases.
+	Delegations time.Duration
+	// Lost is called once when the mount was ended by the cluster, by Reset or because of Delegations:
+	// all calls fail from then on. It may be nil.
+	Lost func(error)
 	// Set are further settings of the client, as in ceph.conf.
 	Set map[string]string
 }

@@ -13,9 +13,11 @@
 	f(ceph_ll_lookup_root) f(ceph_ll_lookup_vino) f(ceph_ll_lookup) f(ceph_ll_put) f(ceph_ll_getattr) \
 	f(ceph_ll_setattr) f(ceph_ll_readlink) f(ceph_ll_mknod) f(ceph_ll_create) f(ceph_ll_mkdir) f(ceph_ll_symlink) \
 	f(ceph_ll_link) f(ceph_ll_unlink) f(ceph_ll_rmdir) f(ceph_ll_rename) f(ceph_ll_open) f(ceph_ll_close) \
-	f(ceph_ll_read) f(ceph_ll_write) f(ceph_ll_fsync) f(ceph_ll_sync_inode) f(ceph_ll_lseek) f(ceph_ll_fallocate) \
+	f(ceph_ll_read) f(ceph_ll_write) f(ceph_ll_sync_inode) f(ceph_ll_lseek) f(ceph_ll_fallocate) \
 	f(ceph_ll_statfs) f(ceph_ll_getxattr) f(ceph_ll_setxattr) f(ceph_ll_listxattr) f(ceph_ll_removexattr) \
-	f(ceph_ll_opendir) f(ceph_ll_releasedir) f(ceph_readdir_r) f(ceph_readdirplus_r) f(ceph_telldir) f(ceph_seekdir)
+	f(ceph_ll_opendir) f(ceph_ll_releasedir) f(ceph_readdir_r) f(ceph_readdirplus_r) f(ceph_telldir) f(ceph_seekdir) \
+	f(ceph_ll_getlk) f(ceph_ll_setlk) f(ceph_set_deleg_timeout) f(ceph_ll_delegation) f(ceph_set_uuid) \
+	f(ceph_start_reclaim) f(ceph_finish_reclaim) f(ceph_sync_fs)
 
 static struct {
 #define MEMBER(name) __typeof__(&name) name;
@@ -123,7 +125,7 @@ int rc_open(struct ceph_mount_info *m, struct Inode *in, int flags, Fh **fh, con
 int rc_close(struct ceph_mount_info *m, Fh *fh) { return fn.ceph_ll_close(m, fh); }
 int rc_read(struct ceph_mount_info *m, Fh *fh, int64_t off, void *p, uint64_t n) { return fn.ceph_ll_read(m, fh, off, n, p); }
 int rc_write(struct ceph_mount_info *m, Fh *fh, int64_t off, const void *p, uint64_t n) { return fn.ceph_ll_write(m, fh, off, n, p); }
-int rc_fsync(struct ceph_mount_info *m, Fh *fh, int data) { return fn.ceph_ll_fsync(m, fh, data); }
+int rc_sync_fs(struct ceph_mount_info *m) { return fn.ceph_sync_fs(m); }
 int rc_sync_inode(struct ceph_mount_info *m, struct Inode *in) { return fn.ceph_ll_sync_inode(m, in, 0); }
 int64_t rc_lseek(struct ceph_mount_info *m, Fh *fh, int64_t off, int whence) { return fn.ceph_ll_lseek(m, fh, off, whence); }
 int rc_fallocate(struct ceph_mount_info *m, Fh *fh, int mode, int64_t off, int64_t n) { return fn.ceph_ll_fallocate(m, fh, mode, off, n); }
@@ -171,4 +173,29 @@ int rc_readdir(struct ceph_mount_info *m, struct ceph_dir_result *d, struct rc_e
 		e->has = plus;
 	}
 	return n;
+}
+
+int rc_getlk(struct ceph_mount_info *m, Fh *fh, struct flock *fl) { return fn.ceph_ll_getlk(m, fh, fl, RC_OWNER); }
+int rc_setlk(struct ceph_mount_info *m, Fh *fh, struct flock *fl) { return fn.ceph_ll_setlk(m, fh, fl, RC_OWNER, 0); }
+int rc_set_deleg_timeout(struct ceph_mount_info *m, uint32_t seconds) { return fn.ceph_set_deleg_timeout(m, seconds); }
+
+static void recalled(Fh *fh, void *lease)
+{
+	(void)fh;
+	rcRecalled((uintptr_t)lease);
+}
+
+int rc_delegation(struct ceph_mount_info *m, Fh *fh, unsigned cmd, uintptr_t lease)
+{
+	return fn.ceph_ll_delegation(m, fh, cmd, recalled, (void *)lease);
+}
+
+void rc_set_uuid(struct ceph_mount_info *m, const char *uuid) { fn.ceph_set_uuid(m, uuid); }
+
+int rc_reset_session(struct ceph_mount_info *m, const char *uuid)
+{
+	int r = fn.ceph_start_reclaim(m, uuid, CEPH_RECLAIM_RESET);
+	if (r >= 0)
+		fn.ceph_finish_reclaim(m);
+	return r;
 }

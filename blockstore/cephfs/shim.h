@@ -50,7 +50,7 @@ int rc_open(struct ceph_mount_info *m, struct Inode *in, int flags, Fh **fh, con
 int rc_close(struct ceph_mount_info *m, Fh *fh);
 int rc_read(struct ceph_mount_info *m, Fh *fh, int64_t off, void *p, uint64_t n);
 int rc_write(struct ceph_mount_info *m, Fh *fh, int64_t off, const void *p, uint64_t n);
-int rc_fsync(struct ceph_mount_info *m, Fh *fh, int data);
+int rc_sync_fs(struct ceph_mount_info *m);
 int rc_sync_inode(struct ceph_mount_info *m, struct Inode *in);
 int64_t rc_lseek(struct ceph_mount_info *m, Fh *fh, int64_t off, int whence);
 int rc_fallocate(struct ceph_mount_info *m, Fh *fh, int mode, int64_t off, int64_t n);
@@ -62,6 +62,24 @@ int rc_removexattr(struct ceph_mount_info *m, struct Inode *in, const char *name
 int rc_opendir(struct ceph_mount_info *m, struct Inode *in, struct ceph_dir_result **d, const UserPerm *p);
 void rc_seekdir(struct ceph_mount_info *m, struct ceph_dir_result *d, int64_t off);
 int rc_releasedir(struct ceph_mount_info *m, struct ceph_dir_result *d);
+
+// RC_OWNER owns all locks of a mount. The high bit says that the number alone tells owners of one
+// session apart, and not the process, too.
+#define RC_OWNER (1ULL << 63 | 1)
+int rc_getlk(struct ceph_mount_info *m, Fh *fh, struct flock *fl);
+int rc_setlk(struct ceph_mount_info *m, Fh *fh, struct flock *fl); // waits for no lock
+int rc_set_deleg_timeout(struct ceph_mount_info *m, uint32_t seconds);
+
+// rc_delegation takes or, with CEPH_DELEGATION_NONE, returns a delegation. When it is recalled,
+// rcRecalled is called with lease, on a thread and with locks of libcephfs.
+int rc_delegation(struct ceph_mount_info *m, Fh *fh, unsigned cmd, uintptr_t lease);
+void rcRecalled(uintptr_t lease);
+
+void rc_set_uuid(struct ceph_mount_info *m, const char *uuid);
+
+// rc_reset_session ends the session of the client with that uuid, and waits until the MDS and the OSDs
+// have forgotten it. It returns -ENOENT if there is none. m is started and not mounted.
+int rc_reset_session(struct ceph_mount_info *m, const char *uuid);
 
 // An entry of a directory. The name ends with NUL.
 struct rc_entry {

@@ -100,8 +100,9 @@ func (f *FS) changeXattr(c *blockstore.Cred, h blockstore.Handle, name string, d
 	}
 	n := C.CString(namespace + name)
 	defer C.free(unsafe.Pointer(n))
+	f.endLease(o)
 	if err = failed(do(o, n)); err == nil {
-		err = failed(C.rc_sync_inode(f.m, o.in))
+		err = f.sync(o)
 	}
 	f.after(&w, o)
 	return w, err

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,15 +18,20 @@ import (
 
 // gateway is a daemon that exports the filesystem fs at /fs.
 type gateway struct {
-	t       *testing.T
-	address string
-	control string
-	cmd     *exec.Cmd
+	t        *testing.T
+	programs string
+	address  string
+	dir      string
+	log      bytes.Buffer
+	cmd      *exec.Cmd
 }
 
-// programs builds the daemon with CephFS, and the control tool.
-func programs(t *testing.T) string {
+// cluster builds the daemon with CephFS, and the control tool. It skips a test without a cluster.
+func cluster(t *testing.T) (programs string) {
 	t.Helper()
+	if os.Getenv("RSTORED_CEPH") == "" {
+		t.Skip("RSTORED_CEPH is not set: there is no cluster (make test-ceph)")
+	}
 	dir := t.TempDir()
 	c := exec.Command("go", "build", "-tags", "cephfs", "-o", dir+"/", "./cmd/rstored", "./cmd/rstorectl")
 	c.Dir = "../.."
@@ -38,28 +44,38 @@ func programs(t *testing.T) string {
 
 func start(t *testing.T, programs, address string) *gateway {
 	t.Helper()
-	dir := t.TempDir()
-	g := &gateway{t: t, address: address, control: filepath.Join(dir, "control")}
-	g.cmd = exec.Command(filepath.Join(programs, "rstored"), "--export", "ceph:fs/ *(rw,no_root_squash)", "--state-dir",
-		filepath.Join(dir, "state"), "--rdma-listen", address+":20049", "--tcp-listen", address+":2049",
-		"--control", g.control)
-	var log bytes.Buffer
-	g.cmd.Stdout, g.cmd.Stderr = &log, &log
-	if err := g.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	g := &gateway{t: t, programs: programs, address: address, dir: t.TempDir()}
 	t.Cleanup(func() {
-		g.stop()
+		// The MDS waits for a client that was killed, and the next test would, too.
+		if g.cmd.ProcessState == nil {
+			_ = g.cmd.Process.Signal(syscall.SIGTERM)
+			_ = g.cmd.Wait()
+		}
 		if t.Failed() {
-			t.Logf("%s:\n%s", address, log.String())
+			t.Logf("%s:\n%s", address, g.log.String())
 		}
 	})
+	g.run()
+	return g
+}
+
+// run starts the daemon, again with the state directory of before, and waits until it answers.
+func (g *gateway) run() {
+	g.t.Helper()
+	control := filepath.Join(g.dir, "control")
+	g.cmd = exec.Command(filepath.Join(g.programs, "rstored"), "--export", "ceph:fs/ *(rw,no_root_squash)", "--state-dir",
+		filepath.Join(g.dir, "state"), "--rdma-listen", g.address+":20049", "--tcp-listen", g.address+":2049",
+		"--control", control, "--lease-time", "20s", "--grace-time", "20s")
+	g.cmd.Stdout, g.cmd.Stderr = &g.log, &g.log
+	if err := g.cmd.Start(); err != nil {
+		g.t.Fatal(err)
+	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		if exec.Command(filepath.Join(programs, "rstorectl"), "--control", g.control, "status").Run() == nil {
-			return g
+		if exec.Command(filepath.Join(g.programs, "rstorectl"), "--control", control, "status").Run() == nil {
+			return
 		}
 		if time.Now().After(end) {
-			t.Fatal("the daemon does not answer")
+			g.t.Fatal("the daemon does not answer")
 		}
 	}
 }
@@ -86,10 +102,7 @@ func (g *gateway) fs(version client.Version, transport string) *client.FS {
 // TestGateways: what is written through one gateway is read through another one, and after the
 // first was killed. Versions 3 and 4.2, over RDMA and TCP.
 func TestGateways(t *testing.T) {
-	if os.Getenv("RSTORED_CEPH") == "" {
-		t.Skip("RSTORED_CEPH is not set: there is no cluster (make test-ceph)")
-	}
-	bin := programs(t)
+	bin := cluster(t)
 	a, b := start(t, bin, "127.0.0.2"), start(t, bin, "127.0.0.3")
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

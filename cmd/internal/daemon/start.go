@@ -170,7 +170,7 @@ func (d *Daemon) makeComponents(load func() (*config.Config, error), opener *dev
 	d.Service, err = service.New(service.Config{
 		Settings: d.cfg.Load, State: d.state, Files: posixfs.NewFiles(fds), NoUmask: noUmask, Log: d.log,
 		Audit: d.audit.Slog(), MayAct: d.mayAct, From: cmp.Or(other, from), OtherNode: other != nil,
-		Callers: func() map[rpc.Peer]rpc.Caller { return d.ports.Callers() },
+		Callers: func() map[rpc.Peer]rpc.Caller { return d.ports.Callers() }, Lost: d.leaseLost,
 	})
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/blockstore/posixfs"
@@ -52,6 +53,12 @@ type Config struct {
 	XprtSec func() []string
 	// From is the old process of an upgrade, whose stores continue here, or nil.
 	From *upgrade.Predecessor
+	// Node is different for each server of a cluster of storage, and stays over restarts.
+	Node string
+	// Lease is how long a client of version 4 may be silent.
+	Lease time.Duration
+	// Lost is called when a store can do nothing any more, because its cluster has ended it.
+	Lost func(error)
 	// Removed is called with the number of each export that is not served any more, after the table
 	// has forgotten it and before its store is closed for good.
 	Removed func(id uint32)
@@ -352,7 +359,7 @@ func (s *Set) removedSnapshot(e *Export, next []*Export) bool {
 // NFS returns the export for the protocol layer. Rules without xprtsec get the one that is passed.
 func (e *Export) NFS(pseudo string, xprtsec []string) *nfs.Export {
 	x := &nfs.Export{ID: e.ID, Path: e.Path, Pseudo: pseudo, ReadOnly: e.ReadOnly, FS: e.store}
-	x.HostLocks = e.Type == config.TypePosix && (e.HostLocks == nil || *e.HostLocks)
+	x.HostLocks = e.Type == config.TypeCeph || e.Type == config.TypePosix && (e.HostLocks == nil || *e.HostLocks)
 	for _, p := range e.PKeys {
 		k, _ := config.ParsePKey(p) // it was normalized
 		x.PKeys = append(x.PKeys, k)

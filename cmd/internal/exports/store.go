@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -52,7 +54,12 @@ func (s *Set) openStore(e *config.Export, id uint32) (blockstore.FS, error) {
 		return memfs.New(memfs.Options{MaxBytes: limit, FSID: uint64(id), RootMode: memoryRootMode}), nil
 	case config.TypeCeph:
 		name, dir, _ := strings.Cut(e.Path, "/")
-		return cephfs.Open(cephfs.Options{Filesystem: name, Root: "/" + dir})
+		return cephfs.Open(cephfs.Options{
+			Filesystem: name, Root: "/" + dir, Session: s.Node + "/" + strconv.FormatUint(uint64(id), 10),
+			// Two leases, and a little for the server: a client that does not return a delegation loses it
+			// after one.
+			Delegations: 2*s.Lease + 5*time.Second, Lost: s.Lost,
+		})
 	}
 	return nil, fmt.Errorf("no store of type %q", e.Type)
 }

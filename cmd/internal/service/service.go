@@ -1,6 +1,8 @@
 package service
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -47,6 +49,8 @@ type Config struct {
 	Callers func() map[rpc.Peer]rpc.Caller
 	// MayAct allows one change of clients' state until done is called: no upgrade begins meanwhile.
 	MayAct func() (done func(), err error)
+	// Lost ends the process when a cluster of storage has ended what it knew of this server.
+	Lost func(error)
 	// From is the old process, whose clients continue here, or nil. OtherNode says that it was on
 	// another node: what belongs to its open files is not handed over.
 	From      *upgrade.Predecessor
@@ -173,7 +177,7 @@ func New(c Config) (*Service, error) {
 	s.ExportSet = exports.New(exports.Config{
 		State: s.State, Table: s.Table, Recorder: s.Recorder, Files: c.Files, NoUmask: c.NoUmask, Log: c.Log, From: stores,
 		XprtSec: func() []string { return c.Settings().TLS.XprtSec },
-		Removed: s.dropExport,
+		Removed: s.dropExport, Node: nodeName(secret), Lease: cfg.LeaseTime, Lost: c.Lost,
 	})
 	s.RPC = rpc.NewServer(rpc.ServerConfig{
 		Programs: s.Programs, Observer: s.Recorder, Paced: s.Table.Limited, Workers: cfg.Workers, Journal: replies,
@@ -197,6 +201,13 @@ func (s *Service) unserved(p *rpc.Peer, prog, vers uint32) {
 		prog == nfs3.MountProgram && vers == nfs3.MountVersion:
 		s.Denied.AddVersion(p, strconv.FormatUint(uint64(vers), 10), clock.Now(), s.Log.Slog("nfs"))
 	}
+}
+
+// nodeName is the name of this server in a cluster of storage. Nodes that share a state directory
+// have one: the node that serves ends what the one before had.
+func nodeName(secret []byte) string {
+	sum := sha256.Sum256(append([]byte("rstored storage client\x00"), secret...))
+	return "rstored-" + hex.EncodeToString(sum[:8])
 }
 
 // mayServe is rpc.ServerConfig.MayServe.
