@@ -1,6 +1,8 @@
 package nfs4
 
 import (
+	"bytes"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -68,5 +70,43 @@ func TestDirWatched(t *testing.T) {
 	<-done
 	if w.ended != 1 {
 		t.Errorf("ended %d times", w.ended)
+	}
+}
+
+// TestDirSucceeded: after an upgrade the delegation of a watched directory is recalled, with and
+// without notifications, as nobody has seen what the host did meanwhile. A change by another client
+// waits for its return.
+func TestDirSucceeded(t *testing.T) {
+	for _, notices := range []Bitmap{{}, allNotices} {
+		r := newRig(t)
+		w := &watcher{FS: r.fs}
+		if err := r.table.Replace([]*nfs.Export{{ID: 1, Pseudo: "/one", FS: w, Clients: []nfs.ClientRule{{
+			CIDR: netip.MustParsePrefix("10.0.0.1/32"), Squash: nfs.NoRootSquash,
+		}}}}); err != nil {
+			t.Fatal(err)
+		}
+		other := r.session(2, "other")
+		dir := other.handle("one")
+		cl := newCallee(t)
+		a := r.called("a", cl)
+		id, ok := a.delegDir(dir, notices)
+		if !ok {
+			t.Fatal("not delegated")
+		}
+		r.succeed(cl)
+		for end := time.Now().Add(10 * time.Second); cl.recalls() == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("not recalled")
+			}
+		}
+		if got := cl.recall[0]; got.id != id || !bytes.Equal(got.fh, dir) {
+			t.Errorf("recalled %+v", got)
+		}
+		create := op(OpCreate, 2, "new", attrs(Bitmap{}))
+		if notices.empty() {
+			other.do(op(OpPutFH, dir), create).ok(OpPutFH).fails(OpCreate, nfs.ErrJukebox)
+		}
+		a.do(op(OpPutFH, dir), op(OpDelegReturn, id)).ok(OpPutFH).ok(OpDelegReturn)
+		other.do(op(OpPutFH, dir), create).ok(OpPutFH).ok(OpCreate)
 	}
 }

@@ -193,7 +193,7 @@ var ordinary = []Case{
 		Name: "clock-step", Script: script("clockstep"), Guests: 2, Wires: 2, Env: env("SECOND", "10.99.0.4"),
 		Host: ownServer, Quiet: true, Timeout: 4 * time.Minute,
 	},
-	copyServers("knfsd", guestAddr(1), "proto=tcp rdma,port=20049", "in"),
+	copyServers("knfsd", guestAddr(1), "proto=tcp rdma,port=20049", "in out"),
 	copyServers("rstored", "10.99.0.4", "proto=tcp", "in out"),
 	{
 		Name: "host-locks", Exports: rw, Script: script("hostlocks"), Timeout: 3 * time.Minute,
