@@ -77,6 +77,7 @@ func TestPortions(t *testing.T) {
 		t.Fatalf("%d replies to %d messages", replies, messages)
 	}
 	if first > most || batches < messages/most {
-		t.Errorf("the first of %d batches of answers left when %d messages were served, want %d at most", batches, first, most)
+		t.Errorf("the first of %d batches of answers left when %d messages were served, want %d at most", batches, first,
+			most)
 	}
 }

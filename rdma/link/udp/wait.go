@@ -23,8 +23,8 @@ import (
 // goroutine wakes sleeps in ppoll too, for example one of a server that answers all calls itself.
 //
 // A loop that serves one call at a time of callers on other goroutines sleeps as a goroutine. The
-// loop and its callers then take turns on one thread. The socket is in an epoll instance, which is in the runtime's poller and
-// reports the socket only while the loop sleeps.
+// loop and its callers then take turns on one thread. The socket is in an epoll instance, which is
+// in the runtime's poller and reports the socket only while the loop sleeps.
 type waiter struct {
 	l *Link
 	// state says to wake how the loop sleeps.
