@@ -1,10 +1,12 @@
 package filecmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,8 +67,9 @@ type follower struct {
 }
 
 type finished struct {
-	o    *object
-	attr *nfs3.Attr
+	o     *object
+	attr  *nfs3.Attr
+	depth int
 }
 
 func newCopier(r *run, src, dst side, jobs int) *copier {
@@ -95,13 +98,19 @@ func (k *copier) complete(into *object) {
 	k.wait()
 	// Copies into a directory change its times, so directories come last. Inner directories come
 	// before outer ones, because an outer mode can deny access.
-	for i := len(k.dirs) - 1; i >= 0 && k.r.ctx.Err() == nil; i-- {
-		d := &k.dirs[i]
-		k.syncDir(d.o) // before its mode may forbid that
-		if err := k.dst.finish(k.r.ctx, d.o, d.attr, k.owner); err != nil {
-			k.fail(d.o.shown, err)
+	slices.SortStableFunc(k.dirs, func(a, b finished) int { return cmp.Compare(b.depth, a.depth) })
+	for i, d := range k.dirs {
+		if i > 0 && d.depth != k.dirs[i-1].depth {
+			k.wait()
 		}
+		k.start(func() {
+			k.syncDir(d.o) // before its mode may forbid that
+			if err := k.dst.finish(k.r.ctx, d.o, d.attr, k.owner); err != nil {
+				k.fail(d.o.shown, err)
+			}
+		})
 	}
+	k.wait()
 	k.syncDir(into)
 	k.syncLater()
 	k.again, k.dirs = nil, nil
@@ -116,44 +125,6 @@ func (k *copier) fail(name string, err error) {
 		return
 	}
 	k.r.fail(named(name, err))
-}
-
-// walk copies one object and, if it is a directory, what is in it.
-func (k *copier) walk(from, into *object, name string) {
-	if k.r.ctx.Err() != nil {
-		return
-	}
-	switch {
-	case !from.dir():
-		k.other(from, into, name)
-		return
-	case !k.recursive:
-		k.fail(from.shown, errors.New("is a directory (use -r)"))
-		return
-	}
-	to, err := k.makeDir(into, name)
-	if err != nil {
-		k.fail(below(into, name), err)
-		return
-	}
-	k.dirs = append(k.dirs, finished{to, &from.attr})
-	// Directories wait until the list is complete, so that a deep tree does not
-	// keep a listing open at every level.
-	var subs []entryOf
-	err = k.src.list(k.r.ctx, from, func(name string, o *object) error {
-		if o.dir() {
-			subs = append(subs, entryOf{name, o})
-		} else {
-			k.other(o, to, name)
-		}
-		return k.r.ctx.Err()
-	})
-	if err != nil {
-		k.fail(from.shown, err)
-	}
-	for _, s := range subs {
-		k.walk(s.o, to, s.name)
-	}
 }
 
 // makeDir makes a directory, or takes the one that is there.
