@@ -20,7 +20,7 @@ const fileSize = 256 << 20
 
 // memorySize bounds the file system in memory. The servers keep files open for a while that were
 // removed behind their back.
-const memorySize = "4g"
+const memorySize = "8g"
 
 // namespaces are what the stage has for itself. As its first process it takes all
 // others with it when it ends. Who is not root is root in a namespace of users, as far as
