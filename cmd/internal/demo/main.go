@@ -1,5 +1,5 @@
 // Command demo shows the whole product on loopback: it starts a server, copies a
-// real tree and a large file in and out over RDMA and over TCP, compares every
+// real tree and a large file in and out over RDMA and over TCP in turns, compares every
 // checksum, prints throughput and what moved how, and removes everything again.
 package main
 

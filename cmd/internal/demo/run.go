@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -25,6 +27,8 @@ type demo struct {
 	host string // the server's address
 	size int64  // of the large file
 	src  string // the tree to copy
+
+	rounds int
 }
 
 func run(ctx context.Context, args []string) error {
@@ -33,6 +37,7 @@ func run(ctx context.Context, args []string) error {
 	tmp := f.String("tmp", os.TempDir(), "directory for the copies, about five times the size of the large file")
 	size := f.Int64("size", 1<<30, "size of the large file in bytes")
 	src := f.String("tree", "", "tree to copy (default: the source of the Go toolchain)")
+	rounds := f.Int("rounds", 3, "how often each copy is made, over RDMA and TCP in turns; times are medians")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -40,7 +45,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	d := &demo{bin: abs, size: *size, src: *src}
+	d := &demo{bin: abs, size: *size, src: *src, rounds: max(*rounds, 1)}
 	if d.src == "" {
 		out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 		if err != nil {
@@ -84,16 +89,15 @@ func (d *demo) run(ctx context.Context) error {
 	}
 	defer stop()
 	fmt.Printf("rstored serves %s on %s\n\n", d.path("export"), d.host)
-	fmt.Printf("%-5s %-30s %10s %9s %12s %9s %s\n", "", "copy", "bytes", "seconds", "MB/s", "by RDMA", "SHA-256")
+	fmt.Printf("%-28s %10s %18s %18s %8s %9s %s\n", "median of "+strconv.Itoa(d.rounds)+" copies", "bytes", "RDMA",
+		"TCP", "RDMA/TCP", "by RDMA", "SHA-256")
 	items := []item{
 		{"tree", fmt.Sprintf("tree of %d names", len(tree)), d.src, tree, treeBytes},
 		{"big", "large file", d.path("big"), big, d.size},
 	}
-	for _, carrier := range []string{"rdma", "tcp"} {
-		for _, it := range items {
-			if err := d.copy(ctx, carrier, it); err != nil {
-				return fmt.Errorf("%s over %s: %w", it.label, carrier, err)
-			}
+	for _, it := range items {
+		if err := d.compare(ctx, it); err != nil {
+			return err
 		}
 	}
 	fmt.Println("\neverything that was copied in and out is the same as before")
@@ -107,33 +111,71 @@ type item struct {
 	bytes            int64
 }
 
+// taken is what the copies of an item have taken in one direction over one transport.
+type taken struct {
+	seconds []float64
+	placed  uint64 // bytes by RDMA READ and WRITE in the last copy
+}
+
+// median returns the median of the times in seconds. There is at least one.
+func (t *taken) median() float64 {
+	slices.Sort(t.seconds)
+	return t.seconds[len(t.seconds)/2]
+}
+
+func (t *taken) String(bytes int64) string {
+	return fmt.Sprintf("%.2f s %5.0f MB/s", t.median(), float64(bytes)/1e6/t.median())
+}
+
+// compare copies an item in and out over RDMA and TCP. The transports take turns, because the first
+// copy pays for files that are not in memory yet.
+func (d *demo) compare(ctx context.Context, it item) error {
+	var by [2][2]taken // of RDMA and of TCP, in and out
+	for round := range 2 * d.rounds {
+		n := (round + round/2) % 2 // RDMA TCP, TCP RDMA, RDMA TCP
+		transport := [...]string{"rdma", "tcp"}[n]
+		if err := d.copy(ctx, transport, it, &by[n]); err != nil {
+			return fmt.Errorf("%s over %s: %w", it.label, transport, err)
+		}
+	}
+	for way, label := range [...]string{"in", "out"} {
+		rdma, tcp := &by[0][way], &by[1][way]
+		share := 100 * min(1, float64(rdma.placed)/float64(it.bytes))
+		fmt.Printf("%-28s %10s %18s %18s %8.2f %7.1f %% %s\n", it.label+", "+label, amount(it.bytes),
+			rdma.String(it.bytes), tcp.String(it.bytes), tcp.median()/rdma.median(), share, "equal")
+	}
+	return nil
+}
+
 // copy copies an item in and out, checks both copies and removes them.
-func (d *demo) copy(ctx context.Context, carrier string, it item) error {
-	url := fmt.Sprintf("nfs+%s://%s/export/%s", carrier, d.host, it.name)
+func (d *demo) copy(ctx context.Context, transport string, it item, by *[2]taken) error {
+	url := fmt.Sprintf("nfs+%s://%s/export/%s", transport, d.host, it.name)
 	back := d.path("back", it.name)
 	served := d.path("export", it.name)
 	defer func() { _ = os.RemoveAll(served) }()
 	defer func() { _ = os.RemoveAll(back) }()
-	for _, dir := range []struct {
-		label, dst string
-		args       []string
+	for way, dir := range [...]struct {
+		dst  string
+		args []string
 	}{
-		{"in", served, []string{"put", "-r", it.src, url}},
-		{"out", back, []string{"get", "-r", url, back}},
+		{served, []string{"put", "-r", it.src, url}},
+		{back, []string{"get", "-r", url, back}},
 	} {
 		before, err := d.stats(ctx)
 		if err != nil {
 			return err
 		}
+		syscall.Sync() // what was made and copied before
 		begin := time.Now()
 		if _, err := d.ctl(ctx, dir.args...); err != nil {
 			return err
 		}
-		took := time.Since(begin).Seconds()
+		by[way].seconds = append(by[way].seconds, time.Since(begin).Seconds())
 		after, err := d.stats(ctx)
 		if err != nil {
 			return err
 		}
+		by[way].placed = after.RDMAWriteBytes + after.RDMAReadBytes - before.RDMAWriteBytes - before.RDMAReadBytes
 		got, _, err := scan(ctx, dir.dst)
 		if err != nil {
 			return err
@@ -141,13 +183,6 @@ func (d *demo) copy(ctx context.Context, carrier string, it item) error {
 		if err := same(it.want, got); err != nil {
 			return err
 		}
-		share := "-"
-		if carrier == "rdma" {
-			placed := after.RDMAWriteBytes + after.RDMAReadBytes - before.RDMAWriteBytes - before.RDMAReadBytes
-			share = fmt.Sprintf("%.1f %%", 100*min(1, float64(placed)/float64(it.bytes)))
-		}
-		fmt.Printf("%-5s %-30s %10s %9.2f %12.1f %9s %s\n", carrier, it.label+", "+dir.label, amount(it.bytes), took,
-			float64(it.bytes)/1e6/took, share, "equal")
 	}
 	return nil
 }
