@@ -142,10 +142,12 @@ type Node struct {
 	Attr   nfs3.Attr
 }
 
-// Delays after NFS3ERR_JUKEBOX and NFS4ERR_DELAY. Each is twice the one before.
+// Delays after NFS3ERR_JUKEBOX, NFS4ERR_DELAY and NFS4ERR_GRACE. Each is twice the one before, up
+// to a bound. A grace period can end at any moment, when the last client has reclaimed.
 const (
 	jukeboxFirst = 20 * time.Millisecond
 	jukeboxMax   = 5 * time.Second
+	graceMax     = 500 * time.Millisecond
 )
 
 // headroom is the size of the parts of results beside lists and data: the status, handles, and the

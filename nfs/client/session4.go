@@ -178,6 +178,9 @@ func (s *session4) do(ctx context.Context, q *compound4) error {
 		again, err := s.try(ctx, x, q)
 		switch {
 		case (err == nfs.ErrJukebox || err == nfs.ErrGrace) && !q.changed():
+			if err == nfs.ErrGrace {
+				wait = min(wait, graceMax)
+			}
 			if err := pause(ctx, wait); err != nil {
 				return err
 			}

@@ -306,3 +306,35 @@ func FuzzReplies(f *testing.F) {
 		}
 	})
 }
+
+// TestGraceEndsEarly: a client that waits for the end of the grace period notices soon that it is
+// over.
+func TestGraceEndsEarly(t *testing.T) {
+	s := newServer(t)
+	s.known, s.cfg.Grace = []string{"a client that does not come"}, time.Minute
+	s.restart()
+	c := s.client()
+	made := make(chan error, 1)
+	go func() {
+		f, err := c.CreateFile(context.Background(), "/data/f", 0o644)
+		if err == nil {
+			err = f.Close()
+		}
+		made <- err
+	}()
+	select {
+	case err := <-made:
+		t.Fatalf("made in the grace period: %v", err)
+	case <-time.After(2800 * time.Millisecond): // doubled delays would go on until 5.1 s
+	}
+	end := time.Now()
+	if err := s.four.State().EndGrace(end); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(end); took > 2*time.Second {
+		t.Errorf("made %v after the end of the grace period", took)
+	}
+}

@@ -85,6 +85,9 @@ const idleMax = 16 << 10
 // newConn makes a connection that serve serves. It has no calls yet: each is made when it is first
 // used, so an idle connection costs little.
 func newConn(s *Listener, nc net.Conn, peer rpc.Peer) *conn {
+	if tc, ok := nc.(*net.TCPConn); ok && s.cfg.Reset {
+		_ = tc.SetLinger(0) // it fails on a socket that has ended
+	}
 	c := &conn{s: s, c: nc, out: nc, since: time.Now(), peer: peer, acks: newAcks(nc)}
 	c.free = make(chan *call, s.cfg.MaxCalls)
 	c.begin, c.asked = make(chan bool), make(chan struct{})

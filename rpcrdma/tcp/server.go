@@ -46,6 +46,11 @@ type Config struct {
 	// Closed, if not nil, is called after the end of every connection, when none of its calls is in
 	// progress.
 	Closed func(p rpc.Peer)
+	// Reset ends connections by RST, also when the process is killed. The kernel then forgets them
+	// at once. Otherwise it keeps them for minutes if their client cannot be reached. It would take
+	// a client for the old one that connects from the same port later, when the address has moved
+	// away and back. Replies that the client has not acknowledged are lost.
+	Reset  bool
 	Logger *slog.Logger
 }
 

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -234,6 +235,7 @@ type worker struct {
 	last atomic.Int64  // when a step was acknowledged last, of Unix time in nanoseconds
 	gap  time.Duration // the longest time between two of these
 	mu   sync.Mutex
+	conn net.Conn // of a worker that is another process, which has no c and no dir; see others
 }
 
 // content is what is written into a file.

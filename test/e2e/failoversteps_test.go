@@ -71,6 +71,7 @@ type load struct {
 	pausesOf map[string][]time.Duration // longest of each client in each round, by fault
 	stop     atomic.Bool
 	running  sync.WaitGroup
+	more     *others // further clients, or nil
 }
 
 func (p *pair) load() *load {
@@ -94,11 +95,13 @@ func (p *pair) load() *load {
 			}
 		})
 	}
+	l.others()
 	return l
 }
 
 func (l *load) end() {
 	l.stop.Store(true)
+	l.more.stop()
 	l.running.Wait()
 }
 
@@ -135,6 +138,7 @@ func (l *load) verify() {
 	p, t := l.p, l.p.t
 	t.Helper()
 	l.end()
+	l.more.ended()
 	var want []string
 	for _, w := range l.workers {
 		want = append(want, w.done...)

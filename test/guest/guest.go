@@ -24,7 +24,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,10 +31,10 @@ import (
 	"time"
 )
 
-// library is what every script begins with.
+// Library is what every script begins with.
 //
 //go:embed lib.sh
-var library string
+var Library string
 
 // HostAddr is where the namespace of a run is reached from its guests.
 const (
@@ -291,28 +290,21 @@ func (r *Run) guest(ctx context.Context, i int) error {
 	if name == serverGuest {
 		mem = serverMemMB
 	}
-	mtu := strconv.Itoa(r.mtu())
-	suffix := ""
-	if r.Case.TLS {
-		suffix = tlsSuffix
+	m := Machine{
+		Cache: r.runner.Cache, Name: name, Dir: r.Dir, Share: r.Share, MemMB: mem, MTU: r.mtu(), IP4: guestAddr(i),
+		IP6: guestAddr6(i),
 	}
-	args := []string{
-		filepath.Join(r.runner.Cache, "linux"+suffix),
-		"mem=" + strconv.Itoa(mem) + "M", "umid=" + name, "uml_dir=" + r.Dir,
-		"ubd0r=" + filepath.Join(r.runner.Cache, "root"+suffix+".ext4"), "root=/dev/ubda", "ro", "rootfstype=ext4",
-		"init=/guest/init",
-		"loglevel=4", "panic=-1", "con=null", "con0=null,fd:1", "con1=null,fd:3", "ssl=null",
-		"g.name=" + name, "g.dir=" + r.Share, "g.mtu=" + mtu, "g.ip4=" + guestAddr(i), "g.ip6=" + guestAddr6(i),
+	if r.Case.TLS {
+		m.suffix = tlsSuffix
 	}
 	for w := range max(1, r.Case.Wires) {
-		args = append(args, fmt.Sprintf("vec%d:transport=tap,ifname=%s,depth=128,gro=1,mtu=%s,mac=02:99:00:00:%02x:%02x", w,
-			tap(i, w), mtu, w, 2+i))
+		m.Taps = append(m.Taps, Tap{tap(i, w), fmt.Sprintf("02:99:00:00:%02x:%02x", w, 2+i)})
 	}
 	if r.Case.Kernel != nil {
-		args = append(args, r.Case.Kernel(r, i)...)
+		m.Further = r.Case.Kernel(r, i)
 	}
 	// The kernel's messages and the script's output come by two descriptors into one file.
-	p, err := r.start("guest "+name, console, args...)
+	p, err := r.start("guest "+name, console, m.Command()...)
 	if err != nil {
 		return err
 	}
@@ -334,7 +326,7 @@ func (r *Run) guest(ctx context.Context, i int) error {
 	if !r.Case.TLS {
 		r.runner.noteKernel(dmesg)
 	}
-	return bugs(dmesg)
+	return Bugs(dmesg)
 }
 
 var version = regexp.MustCompile(`Linux version \S+`)
@@ -358,8 +350,8 @@ func (r *Runner) Kernel() string {
 // trouble is what a kernel says when it has met a bug.
 var trouble = []string{"BUG:", "WARNING:", "Oops", "blocked for more than"}
 
-// bugs are a kernel's messages that tell of one.
-func bugs(dmesg string) error {
+// Bugs returns an error if a kernel's messages tell of a bug.
+func Bugs(dmesg string) error {
 	b, err := os.ReadFile(dmesg)
 	if err != nil {
 		return err

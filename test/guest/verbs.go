@@ -168,7 +168,7 @@ func (c *Case) guestName(i int) string {
 func (r *Run) script() string {
 	c := r.Case
 	if !c.servedByGuest() {
-		return library + c.Script
+		return Library + c.Script
 	}
 	const exports = "/run/exports"
 	var flags, clients []string
@@ -190,7 +190,7 @@ exit 0
 fi
 rdma_device
 await serving
-%s`, library, serverGuest, strings.Join(flags, " "), quote(strings.Join(clients, " ")), script("serve"), c.Script)
+%s`, Library, serverGuest, strings.Join(flags, " "), quote(strings.Join(clients, " ")), script("serve"), c.Script)
 }
 
 // orderPatience is how long guest s may take for one.

@@ -140,6 +140,7 @@ type Lease struct {
 	Term    time.Duration `json:"term"`
 	Renewed time.Duration `json:"renewed"` // ago
 	Slowest time.Duration `json:"slowest"` // renewal
+	Held    time.Duration `json:"held"`    // since this node claimed it
 }
 
 // Provider is a provider of RDMA.

@@ -44,7 +44,8 @@ func (d *Daemon) HA() (control.HA, error) {
 		return control.HA{}, errShared
 	}
 	s := l.Status()
-	h := control.HA{Node: s.Node, Role: control.RoleServing, Holder: s.Node, Epoch: s.Epoch, Since: d.started}
+	h := control.HA{Node: s.Node, Role: control.RoleServing, Holder: s.Node, Epoch: s.Epoch}
+	h.Since = time.Now().Add(-s.Held)
 	list, err := failover.List(d.state.Dir())
 	for _, x := range list {
 		h.Standbys = append(h.Standbys, control.StandbyNode(x))

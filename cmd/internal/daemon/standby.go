@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -9,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
@@ -17,6 +20,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/failover"
 	"github.com/rstored/rstored/cmd/internal/lease"
+	"github.com/rstored/rstored/cmd/internal/ops"
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/cmd/internal/upgrade"
@@ -35,14 +39,21 @@ type standby struct {
 	may     atomic.Bool   // take a lease that nobody holds
 	wake    chan struct{} // has room for one
 	began   time.Time
-	seen    atomic.Pointer[lease.Record]
+	seen    atomic.Pointer[seenLease]
 	fed     time.Time // the watchdog
 	logged  string
 
 	mu       sync.Mutex
 	takes    *failover.Listener // nil: nobody can hand over to this node
 	noSocket bool
-	stop     func() // of the control socket
+	stop     func()                 // of the control socket
+	ops      map[string]*ops.Server // by address
+}
+
+// seenLease is what a standby has read last, and when that was new.
+type seenLease struct {
+	lease.Record
+	at time.Time
 }
 
 // standBy prepares the wait for the lease. It returns nil if the state directory is not shared with
@@ -79,7 +90,9 @@ func (s *standby) sharing() *state.Sharing {
 
 // waiting is called at each look at the lease.
 func (s *standby) waiting(r lease.Record) {
-	s.seen.Store(&r)
+	if seen := s.seen.Load(); seen == nil || seen.Record != r {
+		s.seen.Store(&seenLease{r, time.Now()})
+	}
 	s.listen()
 	what := "waiting for a promotion"
 	if s.may.Load() {
@@ -106,6 +119,7 @@ func (s *standby) waiting(r lease.Record) {
 func (s *standby) listen() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.listenOps()
 	if s.stop == nil && !s.noSocket {
 		l, err := control.Listen(s.cfg.Control, s.access)
 		if err != nil {
@@ -129,6 +143,45 @@ func (s *standby) listen() {
 	if err != nil {
 		s.d.log.Debug("no node can hand over to this one; it tries again", zap.Error(err))
 	}
+}
+
+// listenOps opens the ports for metrics and health checks that are not open. An address can be one
+// that moves, which this host does not have.
+func (s *standby) listenOps() {
+	for _, at := range s.cfg.OpsListen {
+		if s.ops[at] != nil {
+			continue
+		}
+		l, err := net.Listen("tcp", at)
+		if err != nil {
+			s.d.log.Debug("a standby without a port for metrics; it tries again", zap.Error(err))
+			continue
+		}
+		if s.ops == nil {
+			s.ops = make(map[string]*ops.Server)
+		}
+		r := prometheus.NewRegistry()
+		r.MustRegister(ops.NewStandbyCollector(s.metrics), collectors.NewGoCollector(),
+			collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		s.ops[at] = ops.Serve(l, ops.Config{
+			Gatherer: r, Live: func(context.Context) []ops.Check { return nil }, Ready: s.ready,
+			Profiles: func() bool { return false }, Names: s.d.opsNames, Logger: s.d.log.Library("ops"),
+		})
+	}
+}
+
+// metrics is what a standby knows.
+func (s *standby) metrics() ops.Standby {
+	x := ops.Standby{Build: cli.ReadBuild(), Since: s.began, Lag: time.Since(s.began), Term: s.cfg.HALease}
+	if seen := s.seen.Load(); seen != nil {
+		x.Holder, x.Lag = seen.Node, time.Since(seen.at)
+	}
+	return x
+}
+
+// ready says why no client is served here.
+func (s *standby) ready(context.Context) []ops.Check {
+	return []ops.Check{{Name: "lease", Err: errors.New("this node is a standby; see 'rstorectl ha status'")}}
 }
 
 // look makes the wait look at the lease at once.
@@ -164,6 +217,11 @@ func (s *standby) end(before lease.Record) (from *upgrade.Predecessor) {
 	defer s.mu.Unlock()
 	if s.stop != nil {
 		s.stop()
+	}
+	now, cancel := context.WithCancel(context.Background())
+	cancel() // nobody waits for a request
+	for _, o := range s.ops {
+		_ = o.Close(now)
 	}
 	token := ""
 	if before.Released && before.To == s.node {

@@ -51,6 +51,7 @@ type Holder struct {
 	file  *os.File
 	done  chan struct{}
 	ended sync.WaitGroup
+	since time.Duration // the claim, on the clock of now
 
 	// until is when the lease ends, on the clock of now; 0 once it was lost.
 	until atomic.Int64
@@ -108,7 +109,7 @@ func Take(ctx context.Context, cfg Config) (*Holder, error) {
 			f, err := claim(cfg.Dir, c)
 			if err == nil {
 				e.Claimed(begun, c)
-				h := hold(cfg, e, f)
+				h := hold(cfg, e, f, begun)
 				h.Unclean, h.Before = unclean, r
 				return h, nil
 			}
@@ -133,6 +134,7 @@ func Take(ctx context.Context, cfg Config) (*Holder, error) {
 type Shared struct {
 	Record Record
 	Begun  time.Duration // begin of the last renewal, on the clock of the host
+	Since  time.Duration // the claim, on the same clock
 }
 
 // Share returns the lease and its file for another process of this host, which takes over. Both
@@ -140,7 +142,7 @@ type Shared struct {
 func (h *Holder) Share() (Shared, *os.File) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return Shared{h.e.own, h.e.begun}, h.file
+	return Shared{h.e.own, h.e.begun, h.since}, h.file
 }
 
 // Adopt continues with a lease that another process of this host has shared. From then on file
@@ -148,12 +150,15 @@ func (h *Holder) Share() (Shared, *os.File) {
 func Adopt(cfg Config, s Shared, file *os.File) *Holder {
 	e := Engine{Node: cfg.Node, Boot: s.Record.Boot, Term: cfg.Term}
 	e.Claimed(s.Begun, s.Record)
-	return hold(cfg, e, file)
+	if s.Since == 0 { // of a program that did not say it
+		s.Since = s.Begun
+	}
+	return hold(cfg, e, file, s.Since)
 }
 
 // hold starts the goroutines of a Holder.
-func hold(cfg Config, e Engine, f *os.File) *Holder {
-	h := &Holder{cfg: cfg, e: e, file: f, done: make(chan struct{})}
+func hold(cfg Config, e Engine, f *os.File, since time.Duration) *Holder {
+	h := &Holder{cfg: cfg, e: e, file: f, done: make(chan struct{}), since: since}
 	h.until.Store(int64(e.Until()))
 	h.ended.Add(2)
 	go h.renew()
@@ -264,13 +269,15 @@ type Status struct {
 	Term  time.Duration
 	// Renewed is how long ago the last renewal began, Slowest how long the slowest one took.
 	Renewed, Slowest time.Duration
+	Held             time.Duration // since this node claimed it
 }
 
 // Status returns the state of the lease.
 func (h *Holder) Status() Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return Status{h.cfg.Node, h.e.own.Epoch, h.cfg.Term, now() - h.e.begun, time.Duration(h.slow.Load())}
+	n := now()
+	return Status{h.cfg.Node, h.e.own.Epoch, h.cfg.Term, n - h.e.begun, time.Duration(h.slow.Load()), n - h.since}
 }
 
 // Peek returns the newest record of a directory, for display. A caller must not claim the lease

@@ -27,11 +27,16 @@ var catalog = []Metric{
 	metric("rstored_draining", gauge, nil, "1 while the daemon stops."),
 	metric("rstored_ha_epoch", gauge, labels("node"),
 		"Claims of the lease on a shared state directory so far, by any node; node is the one that serves. Without "+
-			"ha_lease, this and the next three are missing."),
+			"ha_lease the metrics rstored_ha_... are missing. A standby has those that name it, and no others."),
 	metric("rstored_ha_renewed_seconds", gauge, nil, "Time since the begin of the last renewal of the lease."),
 	metric("rstored_ha_slowest_renewal_seconds", gauge, nil,
 		"Duration of the slowest renewal of the lease since the start. The lease is lost at ha_lease."),
-	metric("rstored_ha_lease_seconds", gauge, nil, "Setting ha_lease."),
+	metric("rstored_ha_lease_seconds", gauge, nil, "Setting ha_lease. Also of a standby."),
+	metric("rstored_ha_since_seconds", gauge, labels("role"),
+		"When this node began to serve, or as a standby to wait, in seconds since 1970. Role is serving or standby."),
+	metric("rstored_ha_lag_seconds", gauge, labels("holder"),
+		"Of a standby: time since it saw the holder of the lease renew it. It looks eight times in each ha_lease, and sees "+
+			"four renewals. More than ha_lease means that nobody serves, or that this node cannot read the state directory."),
 	metric("rstored_exports", gauge, labels("state"), "Exports by state: served, or not opened because of an error."),
 	metric("rstored_ports", gauge, labels("transport", "state"), "Ports by state: listening, or with an error."),
 

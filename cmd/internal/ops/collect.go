@@ -3,6 +3,7 @@ package ops
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -15,6 +16,9 @@ func truth(b bool) float64 {
 	}
 	return 0
 }
+
+// seconds is a time in seconds since 1970.
+func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
 // each puts a metric for each value of its only label.
 func each[N int | uint64](s *scrape, name string, values map[string]N) {
@@ -34,13 +38,14 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 
 func (s *scrape) daemon() {
 	s.put("rstored_build_info", 1, s.Build.Version, s.Build.Revision, s.Build.Go)
-	s.put("rstored_start_time_seconds", float64(s.Started.UnixNano())/1e9)
+	s.put("rstored_start_time_seconds", seconds(s.Started))
 	s.put("rstored_draining", truth(s.Draining))
 	if l := s.Lease; l != nil {
 		s.put("rstored_ha_epoch", float64(l.Epoch), l.Node)
 		s.put("rstored_ha_renewed_seconds", l.Renewed.Seconds())
 		s.put("rstored_ha_slowest_renewal_seconds", l.Slowest.Seconds())
 		s.put("rstored_ha_lease_seconds", l.Term.Seconds())
+		s.put("rstored_ha_since_seconds", seconds(time.Now().Add(-l.Held)), control.RoleServing)
 	}
 	bad := 0
 	for _, e := range s.Exports {

@@ -36,7 +36,7 @@ type Config struct {
 	Profiles func() bool
 	// Names are the host names that the port is asked for by, besides localhost; "*" is any.
 	Names func() []string
-	// Feed is for the page.
+	// Feed is for the page. Without it there is none.
 	Feed   *Feed
 	Logger *zap.Logger
 }
@@ -74,7 +74,9 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/symbol", guarded(pprof.Symbol))
 	mux.HandleFunc("GET /debug/pprof/trace", guarded(pprof.Trace))
 	mux.HandleFunc("GET /debug/trace", guarded(pprof.Trace))
-	pageHandlers(mux, cfg.Feed)
+	if cfg.Feed != nil {
+		pageHandlers(mux, cfg.Feed)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !meant(r.Host, cfg.Names) {
 			http.Error(w, "this server is not asked for by that name: use its address, or name it in ops_hosts",

@@ -126,7 +126,9 @@ type collector struct {
 }
 
 // NewCollector makes a collector of the daemon's metrics. It reads them at each scrape.
-func NewCollector(state func() State) prometheus.Collector {
+func NewCollector(state func() State) prometheus.Collector { return newCollector(state) }
+
+func newCollector(state func() State) *collector {
 	c := &collector{state: state, descs: make(map[string]*prometheus.Desc), kinds: make(map[string]prometheus.ValueType)}
 	for _, m := range Catalog() {
 		c.descs[m.Name] = prometheus.NewDesc(m.Name, m.Help, m.Labels, nil)

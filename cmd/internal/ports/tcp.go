@@ -108,7 +108,7 @@ func (s *Set) serveRPC(l net.Listener, srv *rpc.Server) (endpoint, error) {
 	cfg := s.Settings()
 	t := tcp.Config{
 		MaxConns: cfg.MaxConnections, Limiter: s.Limiter, WriteTimeout: cfg.SlowTimeout, Logger: s.Log.Slog("tcp"),
-		TLS: s.TLS.config, Secured: s.TLS.secured, Later: true,
+		TLS: s.TLS.config, Secured: s.TLS.secured, Later: true, Reset: cfg.HALease != 0,
 	}.Serve(l, srv)
 	if err := s.restore(t, boundAddr(l)); err != nil {
 		return endpoint{}, errors.Join(err, t.Close())
