@@ -13,6 +13,8 @@ VERBSFLAGS    ?=
 SCALEFLAGS    ?= -scale .
 BENCHDIR      ?= docs/bench
 TORTURETIME   ?= 1h
+FAILOVERCLIENTS ?= guests
+FAILOVERROUNDS  ?= 200
 RACEFLAGS     ?= -timeout 20m
 LINTER        := .bin/golangci-lint-v$(GOLANGCI)
 NFPM          := 2.45.2
@@ -163,10 +165,12 @@ nightly:
 	$(MAKE) test-ceph
 	$(MAKE) interop
 
-# Two nodes lose power, cable, storage, daemon and more, 200 times each: about half an hour, as root.
-# FAILOVER_SEED=N repeats a run.
+# Two nodes lose power, cable, storage, daemon and more, 200 times each, under the kernel's client in guests and Go
+# clients: some two hours, as root. FAILOVER_SEED=N repeats a run; FAILOVERCLIENTS= is for the Go clients alone, and
+# guests,fuse for FUSE mounts as well.
 failover:
-	FAILOVER_ROUNDS=200 $(GO) test -C test -timeout 3h -count=1 -v -run '^(TestFailover|TestKeepalived|TestPlannedFailover|TestPlannedFails)$$' ./e2e
+	[ -z '$(findstring guests,$(FAILOVERCLIENTS))' ] || test/guest/build
+	FAILOVER_CLIENTS='$(FAILOVERCLIENTS)' FAILOVER_ROUNDS=$(FAILOVERROUNDS) $(GO) test -C test -timeout 3h -count=1 -v -run '^(TestFailover|TestKeepalived|TestPlannedFailover|TestPlannedFails)$$' ./e2e
 
 # The pictures of docs/transport.md, drawn from the simulator: some minutes.
 plots:
@@ -184,11 +188,13 @@ demo: build
 
 # The Linux kernel's own client against rstored, in guests: see test/guest. The
 # guests are built the first time, from Debian packages. CASES is a regular expression,
-# or "quick"; PARALLEL of them run at a time. A run of all cases writes docs/interop.md.
+# or "quick"; PARALLEL of them run at a time. A run of all cases writes docs/interop.md. Without CASES, or with "quick",
+# a failover of two nodes under guests follows.
 interop:
 	test/guest/build
 	[ '$(CASES)' = quick ] || test/guest/build tls
 	RSTORED_GUEST=1 RSTORED_GUEST_CASES='$(CASES)' RSTORED_GUEST_JOBS='$(PARALLEL)' RSTORED_GUEST_TABLE=../../docs/interop.md $(GO) test -C test/guest -count=1 -timeout 3h -run TestInterop
+	[ -n '$(filter-out quick,$(CASES))' ] || RSTORED_GUEST=1 $(GO) test -C test -count=1 -timeout 10m -run '^TestKernelFailover$$' ./e2e
 
 # Packages for Debian and for RPM in OUT, of each of ARCHES and FORMATS. Those with the programs for RDMA devices
 # where they can be built; RDMA=yes insists on them, and RDMA=no does without.

@@ -36,6 +36,7 @@ type pair struct {
 	state   string
 	at      int  // which node has the address
 	manual  bool // nodes wait for a promotion
+	ganesha bool // nodes run nfs-ganesha
 }
 
 type haNode struct {
@@ -43,7 +44,8 @@ type haNode struct {
 	name    string
 	space   *netns.Space
 	control string
-	listen  string // of a standby
+	listen  string   // of a standby
+	command []string // the server, if it is not rstored
 	log     logBuffer
 	cmd     *exec.Cmd
 	exited  chan struct{}
@@ -126,6 +128,9 @@ func (p *pair) move(to int) {
 func (n *haNode) start() {
 	n.p.t.Helper()
 	cmd := exec.Command(filepath.Join(binDir, "rstored"), n.args()...)
+	if n.command != nil {
+		cmd = exec.Command(n.command[0], n.command[1:]...)
+	}
 	cmd.Stdout, cmd.Stderr = &n.log, &n.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var err error

@@ -1,14 +1,13 @@
-# A client of a pair: this guest mounts over $CARRIER in versions 3 and 4.2. In each mount one program changes names
+# A client of a pair: this guest mounts over $CARRIER in each of $VERSIONS. In each mount one program changes names
 # and holds a lock, and fio writes, reads back and compares. The test says when to stop.
 HOST=$PAIR
-sysctl -qw kernel.hung_task_timeout_secs=0 2>/dev/null || true
-for v in 3 4.2; do
+for v in $VERSIONS; do
 	VERS=$v
 	[ $v != 3 ] || VERS=
 	m "" "$EXPORT" /mnt/$v
 done
 pids=
-for v in 3 4.2; do
+for v in $VERSIONS; do
 	lock=lock
 	[ $v != 3 ] || lock=
 	/run/host/steady "$REPORT" "linux-$v-$KIND" /mnt/$v $lock & pids="$pids $!"
@@ -27,4 +26,4 @@ tell "mounted.$GUEST"
 failed=
 for p in $pids; do wait "$p" || failed=1; done
 [ -z "$failed" ] || die "not all that was begun has succeeded"
-umount /mnt/3 /mnt/4.2
+for v in $VERSIONS; do umount /mnt/$v; done

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/rstored/rstored/rdma/rdmatest/netns"
@@ -41,7 +42,7 @@ type haGuest struct {
 	console string
 }
 
-// clients says whether a kind of further clients is wanted.
+// wanted says whether a kind of further clients is wanted.
 func wanted(kind string) bool { return strings.Contains(os.Getenv("FAILOVER_CLIENTS"), kind) }
 
 // others starts the further clients that are wanted, and waits until each has had its first
@@ -70,9 +71,13 @@ func (l *load) others() {
 	go o.accept(at)
 	count := 0
 	if wanted("guests") {
-		for i, kind := range []string{"rdma", "tcp"} {
-			o.boot(i, kind)
-			count += 2
+		if p.ganesha {
+			o.boot(0, "tcp", "4.2")
+			count++
+		} else {
+			o.boot(0, "rdma", "3", "4.2")
+			o.boot(1, "tcp", "3", "4.2")
+			count += 4
 		}
 	}
 	if wanted("fuse") {
@@ -149,7 +154,7 @@ func (o *others) stop() {
 }
 
 // boot boots a guest that mounts over one kind of transport.
-func (o *others) boot(i int, kind string) {
+func (o *others) boot(i int, kind string, versions ...string) {
 	t, p := o.l.p.t, o.l.p
 	t.Helper()
 	cache, err := guest.Cache()
@@ -160,8 +165,8 @@ func (o *others) boot(i int, kind string) {
 	share := filepath.Join(o.dir, g.name)
 	g.console = filepath.Join(share, "console")
 	carrier := map[string]string{"rdma": "rdma,port=20049", "tcp": "proto=tcp,port=2049"}[kind]
-	env := fmt.Sprintf("export GUEST=%s PAIR=%s EXPORT=/data REPORT=%s KIND=%s CARRIER=%s\n", g.name, p.addr, o.addr, kind,
-		carrier)
+	env := fmt.Sprintf("export GUEST=%s PAIR=%s EXPORT=/data REPORT=%s KIND=%s CARRIER=%s VERSIONS='%s'\n", g.name, p.addr,
+		o.addr, kind, carrier, strings.Join(versions, " "))
 	program, err := os.ReadFile(filepath.Join(o.dir, "steady"))
 	err = errors.Join(err, os.Mkdir(share, 0o755), os.WriteFile(filepath.Join(share, "steady"), program, 0o755),
 		os.WriteFile(filepath.Join(share, "script"), []byte(guest.Library+guestScript), 0o644),
@@ -277,4 +282,33 @@ func (o *others) fuse(i int, kind string) {
 func read(name string) string {
 	b, _ := os.ReadFile(name)
 	return string(b)
+}
+
+// TestKernelFailover: the kernel's client in guests continues after a kill of the node that serves,
+// and after a planned failover back. It takes half a minute.
+func TestKernelFailover(t *testing.T) {
+	if os.Getenv("RSTORED_GUEST") != "1" {
+		t.Skip("guests are booted by make interop")
+	}
+	t.Setenv("FAILOVER_CLIENTS", "guests")
+	p := newPair(t)
+	p.move(0)
+	a, b := p.nodes[0], p.nodes[1]
+	a.start()
+	a.serves()
+	l := p.load()
+	defer l.end()
+	l.holdLocks()
+	l.pauses("")
+	a.end(syscall.SIGKILL)
+	p.move(1)
+	b.start()
+	b.serves()
+	l.goesOn(time.Now(), "after a kill")
+	t.Logf("killed; longest pauses: %s", l.pauses("killed"))
+	a.standby()
+	p.handOver()
+	l.goesOn(time.Now(), "after a planned failover")
+	t.Logf("planned failover; longest pauses: %s", l.pauses("planned"))
+	l.verify()
 }

@@ -75,9 +75,13 @@ type load struct {
 }
 
 func (p *pair) load() *load {
+	return p.loadOf([]client.Version{client.Version3, client.Version42}, []string{"rdma", "tcp"})
+}
+
+func (p *pair) loadOf(versions []client.Version, transports []string) *load {
 	t, l := p.t, &load{p: p, pausesOf: make(map[string][]time.Duration)}
-	for _, v := range []client.Version{client.Version3, client.Version42} {
-		for _, transport := range []string{"rdma", "tcp"} {
+	for _, v := range versions {
+		for _, transport := range transports {
 			c := p.client(v, transport)
 			root, err := c.Resolve(patient(t), "/data")
 			if err != nil {

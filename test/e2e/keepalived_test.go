@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -100,9 +99,8 @@ func (k *keepalived) pid(name string) int {
 	return n
 }
 
-// kill kills the processes of the node, as a loss of power does, and waits for their end. Their
-// command lines have the node's directory of scripts or its control socket, which no others have.
-// The files of process numbers do not suffice: a script may be about to start the daemon.
+// kill kills the processes of the node, as a loss of power does, and waits for their end. The files
+// of process numbers do not suffice: a script may be about to start the daemon.
 func (k *keepalived) kill() {
 	for k.killOnce() {
 	}
@@ -115,20 +113,24 @@ func (k *keepalived) kill() {
 	_, _ = k.n.space.Run("ip", "addr", "del", k.n.p.addr.String()+"/24", "dev", haPort)
 }
 
-// killOnce kills what runs on the node at one moment, and reports whether there was anything. A
-// process number that is in use again can't be killed by mistake, as the descriptor is of the
-// process whose command line was read after it was opened.
+// killOnce kills what runs on the node at one moment, in its network namespace, and reports whether
+// there was anything. A process number that is in use again can't be killed by mistake, as the
+// descriptor is of the process whose namespace was read after it was opened. Command lines would not
+// do: to read that of a process waits while it reads a mapped file of a mount without a server.
 func (k *keepalived) killOnce() bool {
-	found := false
-	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, line := range lines {
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(line)))
+	found, mine := false, ""
+	k.n.space.Do(func() { mine, _ = os.Readlink("/proc/thread-self/ns/net") })
+	if mine == "" {
+		k.n.p.t.Fatal("the namespace of a node has no name")
+	}
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		pid, _ := strconv.Atoi(filepath.Base(dir))
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			continue
 		}
-		b, _ := os.ReadFile(line)
-		if bytes.Contains(b, []byte(k.dir+"/")) || bytes.Contains(b, []byte("\x00"+k.n.control+"\x00")) {
+		if its, _ := os.Readlink(dir + "/ns/net"); its == mine && pid != os.Getpid() {
 			found = true
 			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 			// It is readable when all threads have ended and the files are closed.
