@@ -124,7 +124,7 @@ var about = map[string]string{
 	"exports-table": "exports of a table as /etc/exports: one below another, a file system mounted below, " +
 		"one for RDMA alone; rules that change under a mount, and a bad table",
 	"v42-exports-table": "the same over version 4.2",
-	"copy-servers-knfsd": "copy_file_range between rstored and the kernel's server, in both directions and by mounts over " +
+	"copy-servers-knfsd": "copy_file_range between rstored and the kernel's server, both ways, by mounts over " +
 		"TCP and RDMA: each reads the file from the other",
 	"copy-servers-rstored": "the same between two rstored",
 	"v42-referral": "referrals over RDMA and TCP, of an export in use too; the addresses of the server, found by " +
