@@ -134,6 +134,8 @@ func TestBadFiles(t *testing.T) {
 		{"control_tls: {listen: ['127.0.0.1:9048'], certificate: /c, client_ca: /a}\n", "certificate and key"},
 		{"control_tls: {certificate: c.pem}\n", "not an absolute path"},
 		{"control_tls: {listen: [':0'], certificate: /c, key: /k, client_ca: /a}\n", "not a port"},
+		{"kerberos: {rc4: true}\n", "rc4 says which tickets are accepted, but none is accepted without keytab"},
+		{"kerberos: {users: [a@R=b]}\n", "there is no Kerberos without keytab"},
 		{"exports: [{path: data}]\n", "not absolute"},
 		{"exports: [{path: /a/x}, {path: /b/x}]\n", "both appear at /x"},
 		{"exports: [{path: /a, type: tape}]\n", "tape"},

@@ -40,6 +40,9 @@ func (k *Kerberos) validate() error {
 	if err := absolutePaths([]string{"keytab", "auth_to_local"}, k.Keytab, k.AuthToLocal); err != nil {
 		return fmt.Errorf("kerberos: %w", err)
 	}
+	if !k.On() && k.RC4 {
+		return errors.New("kerberos: rc4 says which tickets are accepted, but none is accepted without keytab")
+	}
 	if !k.On() && len(k.Realms)+len(k.Users)+len(k.AuthToLocal) > 0 {
 		return errors.New("kerberos: realms, auth_to_local and users say who principals are, but there is no Kerberos " +
 			"without keytab")

@@ -181,9 +181,13 @@ func parseCache(b []byte) (*credentials.CCache, error) {
 
 // expiry is when the ticket for the KDC of a cache ends, or zero if there is none.
 func expiry(cc *credentials.CCache) time.Time {
-	tgt, ok := cc.GetEntry(types.NewPrincipalName(0, "krbtgt/"+cc.DefaultPrincipal.Realm))
-	if !ok {
-		return time.Time{}
+	if tgt, ok := ticketOfKDC(cc); ok {
+		return tgt.EndTime
 	}
-	return tgt.EndTime
+	return time.Time{}
+}
+
+// ticketOfKDC is the ticket for the KDC of the cache's own realm.
+func ticketOfKDC(cc *credentials.CCache) (*credentials.Credential, bool) {
+	return cc.GetEntry(types.NewPrincipalName(0, "krbtgt/"+cc.DefaultPrincipal.Realm))
 }

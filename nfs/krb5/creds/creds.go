@@ -1,6 +1,7 @@
 package creds
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/jcmturner/gokrb5/v8/client"
 	"github.com/jcmturner/gokrb5/v8/config"
+	"github.com/jcmturner/gokrb5/v8/credentials"
 	"github.com/jcmturner/gokrb5/v8/keytab"
 
 	"github.com/rstored/rstored/nfs/krb5"
@@ -50,7 +52,8 @@ func conf() (*config.Config, error) {
 // FromCache uses the tickets in a credential cache, as the variable KRB5CCNAME names it: a path,
 // FILE:path, DIR:path, KEYRING:persistent:UID or KCM:. Empty means what the variable says, or else
 // the best cache of the user of this process, see Users. The cache is read again for each context,
-// so that a new ticket is used.
+// so that a new ticket is used. A renewable ticket is renewed at half of its life if a context was
+// begun with it. The renewed one stays in this process: the cache is never written.
 func FromCache(name string) (*Creds, error) {
 	if name == "" {
 		name = os.Getenv("KRB5CCNAME")
@@ -59,20 +62,17 @@ func FromCache(name string) (*Creds, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Creds{login: func() (*client.Client, error) {
+	c := &cache{cfg: cfg, of: cmp.Or(name, "this user"), read: func() (*credentials.CCache, error) {
 		if name == "" {
-			cc, err := cacheOfUser(uint32(os.Geteuid()))
-			if err != nil {
-				return nil, err
-			}
-			return loginByCache(cc, "this user", cfg)
+			return cacheOfUser(uint32(os.Geteuid()))
 		}
 		cc, err := readCache(name, anybody)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errNoTickets, err)
 		}
-		return loginByCache(cc, name, cfg)
-	}}, nil
+		return cc, nil
+	}}
+	return &Creds{login: c.login}, nil
 }
 
 // FromKeytab uses the key of a principal in a keytab. An empty principal is that of a machine, as

@@ -58,6 +58,7 @@ func Start(tb testing.TB) *KDC {
   database_name = %[3]s/principal
   key_stash_file = %[3]s/stash
   acl_file = %[3]s/acl
+  max_renewable_life = 1h
   supported_enctypes = aes256-cts:normal aes128-cts:normal aes128-sha2:normal aes256-sha2:normal
  }
 [logging]
