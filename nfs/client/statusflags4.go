@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/rstored/rstored/nfs"
@@ -139,6 +140,7 @@ func (o *opens) freeRevoked(ctx context.Context, x *live) (found bool, err error
 			}
 			if e.d != nil && e.d.id == e.id {
 				o.lose(e.d)
+				o.revoked = slices.DeleteFunc(o.revoked, func(id state.Stateid) bool { return id == e.id })
 			}
 			o.mu.Unlock()
 		}

@@ -10,19 +10,108 @@ import (
 	"github.com/rstored/rstored/nfs/dial"
 )
 
-// recallsOfKernel is a user of delegations that caches nothing.
-type recallsOfKernel chan *client.Delegation
+// recallsOfKernel is a user of delegations that caches nothing. It returns none while hold is not
+// closed.
+type recallsOfKernel struct {
+	recalled, lost chan *client.Delegation
+	hold           chan struct{}
+}
 
-func (r recallsOfKernel) Recalled(_ context.Context, d *client.Delegation) { r <- d }
-func (recallsOfKernel) Lost(*client.Delegation)                            {}
-func (recallsOfKernel) Changed(*client.Delegation) (uint64, bool)          { return 0, false }
+func newRecalls(hold chan struct{}) *recallsOfKernel {
+	return &recallsOfKernel{make(chan *client.Delegation, 10), make(chan *client.Delegation, 10), hold}
+}
+
+func (r *recallsOfKernel) Recalled(_ context.Context, d *client.Delegation) {
+	r.recalled <- d
+	<-r.hold
+}
+func (r *recallsOfKernel) Lost(d *client.Delegation)               { r.lost <- d }
+func (*recallsOfKernel) Changed(*client.Delegation) (uint64, bool) { return 0, false }
 
 // kernelDelegations has one client, over RDMA and then over TCP, get a delegation for reading from
-// the kernel's server, and another client write to the file, so that the server recalls it.
+// the kernel's server, and another client write to the file, so that the server recalls it. Then
+// the client does not return delegations any more, and the server revokes them.
 func kernelDelegations(ctx context.Context, rdma, tcp string, version client.Version) error {
 	for _, urls := range [][2]string{{rdma, tcp}, {tcp, rdma}} {
 		if err := kernelRecalls(ctx, urls[0], urls[1], version); err != nil {
 			return fmt.Errorf("delegations by %s: %w", urls[0], err)
+		}
+	}
+	// Once, by RDMA: the kernel takes 90 seconds and more for each of the two revocations.
+	if err := kernelRevokes(ctx, rdma, tcp, version); err != nil {
+		return fmt.Errorf("revoked delegations by %s: %w", rdma, err)
+	}
+	return nil
+}
+
+// delegatedByKernel opens a file until the kernel delegates it. The kernel grants none in the grace
+// period, and none for a while of a file whose delegation it has recalled.
+func delegatedByKernel(ctx context.Context, c *client.Client, h client.Handle) (*client.Delegation, error) {
+	for end := time.Now().Add(100 * time.Second); ; {
+		release, err := c.OpenHandle(ctx, h, client.ShareRead)
+		if err != nil {
+			return nil, err
+		}
+		if err := release(); err != nil {
+			return nil, err
+		}
+		if d := c.Delegation(h); d != nil {
+			return d, nil
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("the kernel grants none: %+v", c.Stats())
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// kernelRevokes has the kernel revoke two delegations of one client, which renews its lease and
+// does not return them. The client has to notice both: it frees the first stateid, or the kernel's
+// flag would stay.
+func kernelRevokes(ctx context.Context, url, other string, version client.Version) (err error) {
+	one, two := &dial.Dialer{Version: version}, &dial.Dialer{Version: version}
+	defer func() { err = errors.Join(err, one.Close(), two.Close()) }()
+	u, err := client.ParseURL(url)
+	if err != nil {
+		return err
+	}
+	hold := make(chan struct{})
+	defer close(hold)
+	c, r := one.Client(u), newRecalls(hold)
+	c.UseDelegations(r)
+	n, err := c.Resolve(ctx, u.Path)
+	if err != nil {
+		return err
+	}
+	for _, data := range []string{"first..", "second."} {
+		d, err := delegatedByKernel(ctx, c, n.Handle)
+		if err != nil {
+			return err
+		}
+		f, err := two.Open(ctx, other)
+		if err != nil {
+			return err
+		}
+		if _, err := f.WriteAt([]byte(data), 0); err != nil { // waits for the revocation
+			return err
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+		if _, err := c.GetAttr(ctx, n.Handle); err != nil { // the reply has the flag
+			return err
+		}
+		select {
+		case l := <-r.lost:
+			if l != d || !d.Lost() || d.Valid() {
+				return fmt.Errorf("lost is %+v instead of %+v", l, d)
+			}
+		case <-time.After(20 * time.Second):
+			return fmt.Errorf("the client does not notice the revocation before %q: %+v", data, c.Stats())
+		}
+		got := make([]byte, len(data))
+		if k, _, err := c.Read(ctx, n.Handle, got, 0); err != nil || string(got[:k]) != data {
+			return fmt.Errorf("the file begins with %q, %w", got[:k], err)
 		}
 	}
 	return nil
@@ -35,30 +124,17 @@ func kernelRecalls(ctx context.Context, url, other string, version client.Versio
 	if err != nil {
 		return err
 	}
-	c, r := one.Client(u), make(recallsOfKernel, 10)
+	hold := make(chan struct{})
+	close(hold)
+	c, r := one.Client(u), newRecalls(hold)
 	c.UseDelegations(r)
 	n, err := c.Resolve(ctx, u.Path)
 	if err != nil {
 		return err
 	}
-	// The kernel grants none in the grace period, and none for a while of a file whose delegation it
-	// has recalled.
-	var d *client.Delegation
-	for end := time.Now().Add(100 * time.Second); d == nil; {
-		release, err := c.OpenHandle(ctx, n.Handle, client.ShareRead)
-		if err != nil {
-			return err
-		}
-		if err := release(); err != nil {
-			return err
-		}
-		if d = c.Delegation(n.Handle); d != nil {
-			break
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("the kernel grants none: %+v", c.Stats())
-		}
-		time.Sleep(200 * time.Millisecond)
+	d, err := delegatedByKernel(ctx, c, n.Handle)
+	if err != nil {
+		return err
 	}
 	before := c.Stats()
 	release, err := c.OpenHandle(ctx, n.Handle, client.ShareRead) // without a call
@@ -77,7 +153,7 @@ func kernelRecalls(ctx context.Context, url, other string, version client.Versio
 		return err
 	}
 	select {
-	case <-r:
+	case <-r.recalled:
 	case <-time.After(10 * time.Second):
 		return errors.New("the delegation was not recalled")
 	}

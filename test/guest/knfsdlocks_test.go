@@ -20,7 +20,7 @@ func TestLocksOfKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
 	defer cancel()
 	if err := kernelLocks(ctx, args[0], args[1], v); err != nil {
 		t.Fatal(err)
