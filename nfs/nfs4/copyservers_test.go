@@ -25,6 +25,7 @@ func (p *fakePartners) Admits(a netip.Addr) bool { return !p.off && a.String() =
 func (p *fakePartners) Connects(at netip.AddrPort) bool {
 	return p.Admits(at.Addr()) && at.Port() == 2049
 }
+
 func (p *fakePartners) Open(ctx context.Context, s *CopySource) (RemoteFile, error) {
 	return p.open(ctx, s)
 }

@@ -84,7 +84,8 @@ func TestExtents(t *testing.T) {
 	}
 	fails(OpCopy, nfs.ErrBadStateID, move(OpCopy, otherID, otherID, 0, true, true, uint32(0)))
 	fails(OpCopy, nfs.ErrBadXDR, move(OpCopy, id, otherID, 0, true, true, uint32(1)))
-	fails(OpCopy, nfs.ErrOffloadDenied, move(OpCopy, id, otherID, 0, true, true, uint32(1), address("tcp", "10.0.0.2.8.1")))
+	fails(OpCopy, nfs.ErrOffloadDenied,
+		move(OpCopy, id, otherID, 0, true, true, uint32(1), address("tcp", "10.0.0.2.8.1")))
 	fails(OpCopy, nfs.ErrBadXDR, move(OpCopy, id, otherID, 0, true))
 	fails(OpClone, nfs.ErrNotSupp, move(OpClone, id, otherID, 0)) // by a store in memory
 	fails(OpClone, nfs.ErrBadStateID, move(OpClone, id, id, 0))

@@ -30,7 +30,8 @@ type operation struct {
 	// result is the most that a changing operation appends, in bytes, behind its number and status.
 	// It is 0 for others: the loop measures their results and cuts them off.
 	result int
-	// do executes it. nil is NOTSUPP: pNFS, named attributes, and DELEGPURGE, for which delegations would have to survive a restart of the client.
+	// do executes it. nil is NOTSUPP: pNFS, named attributes, and DELEGPURGE, for which delegations
+	// would have to survive a restart of the client.
 	do func(*compound) nfs.Status
 }
 
