@@ -203,14 +203,24 @@ func TestDirectories(t *testing.T) {
 	})
 }
 
-// mapped calls do with bytes [off, off+n) of a file, through a shared mapping.
+// mapped calls do with bytes [off, off+n) of a file, through a shared mapping. Its pages are there
+// and writable then.
 func mapped(t *testing.T, f *os.File, off, n int, do func(b []byte)) {
 	t.Helper()
 	first := off &^ (os.Getpagesize() - 1)
 	b, err := unix.Mmap(int(f.Fd()), int64(first), off+n-first, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	must(t, err)
+	populate(t, b)
 	do(b[off-first:])
 	must(t, unix.Munmap(b))
+}
+
+// populate faults the pages of a mapping in, by a system call. The Go runtime does not know of a
+// thread that waits in a page fault, and cannot stop it for a collection: if this very process
+// serves the mount, neither goes on.
+func populate(t *testing.T, mem []byte) {
+	t.Helper()
+	must(t, unix.Madvise(mem, unix.MADV_POPULATE_WRITE))
 }
 
 // childFile has the name of the file that a test in a child process works on.
