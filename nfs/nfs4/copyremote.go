@@ -100,6 +100,8 @@ func (k *compound) foreign(row *operation, op uint32) bool {
 //	OFFLOAD_DENIED    no such server, no backchannel, or too many copies: the Linux client reads
 //	                  and writes by itself. NOTSUPP would end its copies within this server as well
 //	OFFLOAD_NO_REQS   the client insists on a synchronous copy
+//	BAD_STATEID       the source stateid is a special one. The source would let this server read with
+//	                  it whatever the user may read, although nobody asked it by COPY_NOTIFY
 //	STALE             the saved file is not of another server
 //
 // What fails later is the status of CB_OFFLOAD, see partnerStatus.
@@ -114,6 +116,9 @@ func (k *compound) copyRemote(t *transfer, at netip.AddrPort, synchronous bool) 
 	}
 	if st := k.regular(); st != nfs.OK {
 		return st
+	}
+	if t.source.Special() {
+		return nfs.ErrBadStateID
 	}
 	if st := k.ioState(t.target, true); st != nfs.OK {
 		return st
@@ -230,7 +235,7 @@ var errSilent = &targetError{nfs.ErrJukebox}
 
 func (o *offload) pullFrom(ctx context.Context) error {
 	c, partners := o.c, o.s.cfg.CopyPartners
-	if partners == nil || !partners.Connects(c.remote.At) {
+	if partners == nil || !partners.Connects(c.remote.At) || c.remote.Stateid.Special() {
 		return nfs.ErrOffloadDenied // not after an upgrade or a reload
 	}
 	file, err := partners.Open(ctx, c.remote)
@@ -243,6 +248,9 @@ func (o *offload) pullFrom(ctx context.Context) error {
 		if stop, _ := o.Silent(o.s.cfg.Now()); stop {
 			return errSilent
 		}
+		if !partners.Connects(c.remote.At) {
+			return nfs.ErrOffloadDenied
+		}
 		p := buf[:min(c.count-c.done, uint64(len(buf)))]
 		n, eof, err := file.ReadAt(ctx, p, c.sourceOff+c.done)
 		if err != nil {
@@ -251,8 +259,11 @@ func (o *offload) pullFrom(ctx context.Context) error {
 		if err := o.place(ctx, p[:n]); err != nil {
 			return err
 		}
-		if eof || n == 0 {
+		if eof {
 			break
+		}
+		if n == 0 {
+			return io.ErrNoProgress // the client would take a copy of 0 bytes for the end of the file
 		}
 	}
 	return nil

@@ -172,6 +172,14 @@ func (f *remoteBytes) ReadAt(ctx context.Context, p []byte, off uint64) (int, bo
 
 func (f *remoteBytes) Close() error { close(f.closed); return nil }
 
+// endless is a file that never returns the end of the file.
+type endless struct{ *remoteBytes }
+
+func (f endless) ReadAt(ctx context.Context, p []byte, off uint64) (int, bool, error) {
+	n, _, err := f.remoteBytes.ReadAt(ctx, p, off)
+	return n, false, err
+}
+
 // pullRig is an offloadRig whose source is on another server.
 type pullRig struct {
 	*offloadRig
@@ -238,6 +246,11 @@ func TestCopyFromServerRefused(t *testing.T) {
 	r.ask(9, false, address("tcp", partner+".0.22")).fails(OpCopy, nfs.ErrOffloadDenied)
 	r.ask(9, false, part(uint32(locName), partner)).fails(OpCopy, nfs.ErrOffloadDenied)
 	r.ask(9, false, part(uint32(9), partner)).fails(OpCopy, nfs.ErrBadXDR)
+	// A source admits this server to more than to the client's own files.
+	for _, id := range []state.Stateid{state.Anonymous, state.Bypass, state.Current, state.Invalid} {
+		r.x.do(op(OpPutFH, r.fh), op(OpSaveFH), op(OpPutFH, r.to), op(OpCopy, id, r.toID, uint64(0), uint64(0), uint64(9),
+			true, false, uint32(1), good)).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(OpCopy, nfs.ErrBadStateID)
+	}
 	p := r.ask(9, true, good)
 	if st := p.next(OpCopy); st != nfs.ErrOffloadNoReqs {
 		t.Errorf("synchronous: %v", st)
@@ -298,6 +311,24 @@ func TestCopyFromServerFails(t *testing.T) {
 		r.over()
 	}
 	r := newPullRig(t)
+	r.file.wait = func(_ context.Context, off uint64) error {
+		r.partners.off = off > 0 // no partner any more
+		return nil
+	}
+	r.begin(offloadSize)
+	if o := r.told().offload; o.status != nfs.OK || o.count != 2*nfs.MaxIO {
+		t.Errorf("%v, %d bytes", o.status, o.count)
+	}
+	r.over()
+	r = newPullRig(t)
+	r.file.data = nil
+	r.partners.open = func(context.Context, *CopySource) (RemoteFile, error) { return endless{r.file}, nil }
+	r.begin(offloadSize)
+	if o := r.told().offload; o.status != nfs.ErrOffloadDenied {
+		t.Errorf("a source without bytes and without an end: %v", o.status)
+	}
+	r.over()
+	r = newPullRig(t)
 	r.file.data = make([]byte, 200<<20) // more than the store has
 	r.begin(0)
 	if o := r.told().offload; o.status != nfs.OK || o.count == 0 || o.count > 128<<20 {

@@ -64,12 +64,9 @@ func (c *Client) Notify(now time.Time, id Stateid, n *Notice) (Stateid, nfs.Stat
 	if _, st := c.find(id); st != nfs.OK {
 		return Stateid{}, st
 	}
-	if c.full(0) {
-		return Stateid{}, nfs.ErrJukebox
-	}
 	var oldest *Notice
 	for _, o := range c.notices {
-		if o.expired(now) {
+		if _, st := c.find(o.parent); st != nfs.OK || o.expired(now) {
 			c.dropNotice(o)
 		} else if oldest == nil || o.used.Load() < oldest.used.Load() {
 			oldest = o
@@ -77,6 +74,9 @@ func (c *Client) Notify(now time.Time, id Stateid, n *Notice) (Stateid, nfs.Stat
 	}
 	if len(c.notices) >= noticesOf {
 		c.dropNotice(oldest)
+	}
+	if c.full(n.cost() - stateCost) {
+		return Stateid{}, nfs.ErrJukebox
 	}
 	n.parent = Stateid{Other: id.Other}
 	n.used.Store(now.UnixNano())
@@ -89,6 +89,9 @@ func (c *Client) Notify(now time.Time, id Stateid, n *Notice) (Stateid, nfs.Stat
 // ID is the stateid.
 func (n *Notice) ID() Stateid { return Stateid{noticeSeq, n.other} }
 
+// cost is the memory of a notice in bytes.
+func (n *Notice) cost() int { return stateCost + 4*len(n.Groups) }
+
 func (n *Notice) expired(now time.Time) bool {
 	return now.UnixNano()-n.used.Load() > int64(n.c.s.cfg.Lease)
 }
@@ -100,7 +103,7 @@ func (c *Client) addNotice(n *Notice) {
 		c.notices = make(map[[12]byte]*Notice)
 	}
 	c.notices[n.other] = n
-	c.charge(stateCost)
+	c.charge(int64(n.cost()))
 	t := &c.s.notices
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,7 +116,7 @@ func (c *Client) addNotice(n *Notice) {
 // dropNotice ends a notice. Call with mu held.
 func (c *Client) dropNotice(n *Notice) {
 	delete(c.notices, n.other)
-	c.charge(-stateCost)
+	c.charge(-int64(n.cost()))
 	t := &c.s.notices
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -46,6 +46,9 @@ var (
 	Invalid = Stateid{Seq: 1<<32 - 1}
 )
 
+// Special reports whether id has a meaning of its own, and is not that of a state, or is none.
+func (id Stateid) Special() bool { return id.Other == Anonymous.Other || id.Other == Bypass.Other }
+
 // stateid makes the stateid of a state. The upper half of a client ID is Config.Boot.
 func (c *Client) stateid(num, seq uint32) (id Stateid) {
 	id.Seq = seq

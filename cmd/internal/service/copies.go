@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -37,17 +38,15 @@ func (p partners) Connects(to netip.AddrPort) bool { return p.settings().CopySou
 
 // Open implements nfs4.CopyPartners. Each copy has a connection of its own: the bounds of
 // asynchronous copies are those of the connections.
-//
-// The Linux server says that it has TCP at the port of RDMA if the client came by that.
 func (p partners) Open(_ context.Context, s *nfs4.CopySource) (nfs4.RemoteFile, error) {
-	at := s.At
-	if at.Port() == config.RDMAPort {
-		at = netip.AddrPortFrom(at.Addr(), config.TCPPort)
-	}
+	at := p.port(s.At)
 	c := client.New(client.Config{
 		Peer: at.String(), Version: client.Version42, GiveUp: sourceAnswers,
 		Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "rstored", UID: sessionUser, GID: sessionUser},
 		Dial: func(ctx context.Context) (rpc.Client, error) {
+			if !p.Connects(at) { // not after a reload
+				return nil, &rpc.ConnError{Peer: at.String(), Err: nfs.ErrOffloadDenied}
+			}
 			ctx, cancel := context.WithTimeout(ctx, sourceConnects)
 			defer cancel()
 			conn, err := dialSource(ctx, s.From, at.String())
@@ -63,7 +62,17 @@ func (p partners) Open(_ context.Context, s *nfs4.CopySource) (nfs4.RemoteFile, 
 		Flavor: rpc.AuthSys, Machine: "rstored", UID: s.UID, GID: s.GID,
 		Groups: s.Groups[:min(len(s.Groups), rpc.GroupsMax)],
 	}
-	return &remoteFile{c, s, who}, nil
+	return &remoteFile{c, s, who, sourceAnswers}, nil
+}
+
+// port is the address to connect to. The Linux server says that it has TCP at the port of RDMA if
+// the client came by that. The port of TCP is taken then, if the setting has it.
+func (p partners) port(at netip.AddrPort) netip.AddrPort {
+	a := netip.AddrPortFrom(at.Addr(), config.TCPPort)
+	if at.Port() == config.RDMAPort && p.Connects(a) {
+		return a
+	}
+	return at
 }
 
 // dialSource connects from the address that the source knows this server by. A host that cannot
@@ -81,10 +90,13 @@ type remoteFile struct {
 	c      *client.Client
 	source *nfs4.CopySource
 	who    *rpc.Cred
+	wait   time.Duration // for an answer
 }
 
-// ReadAt implements nfs4.RemoteFile.
+// ReadAt implements nfs4.RemoteFile. It also bounds how long a source may answer DELAY.
 func (f *remoteFile) ReadAt(ctx context.Context, p []byte, off uint64) (n int, eof bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, f.wait)
+	defer cancel()
 	return f.c.ReadStateid(client.WithCred(ctx, f.who), f.source.Stateid, f.source.Handle, p, off)
 }
 
