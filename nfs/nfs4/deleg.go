@@ -326,14 +326,17 @@ func receive[T any](c <-chan T, within time.Duration) (v T, ok bool) {
 	}
 }
 
-// free is state.Free. If mayWait is true it waits for each delegation that is being recalled, up to
-// returnWait.
+// free is state.Free, and waits for each delegation that is being recalled, up to returnWait. If
+// mayWait is false it is state.Undelegated: the caller serves the call on a worker if the result is
+// false.
 func (s *Server) free(now time.Time, f lock.File, by *state.Client, change, mayWait bool) bool {
 	for {
 		switch {
+		case !mayWait:
+			return s.state.Undelegated(f, by, change)
 		case s.state.Free(now, f, by, change):
 			return true
-		case !mayWait || !s.await(f):
+		case !s.await(f):
 			return false
 		}
 	}

@@ -47,6 +47,7 @@ func (k *compound) ioStateOf(f lock.File, id state.Stateid, write bool) nfs.Stat
 				return st
 			}
 		} else if !k.s.free(k.now, f, k.client, false, k.mayBlock) {
+			k.again = !k.mayBlock
 			return nfs.ErrJukebox
 		}
 	}

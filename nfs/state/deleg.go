@@ -288,6 +288,23 @@ func (s *Server) Free(now time.Time, f lock.File, by *Client, change bool) bool 
 	return s.free(now, f, by, change, 0)
 }
 
+// Undelegated reports whether no delegation conflicts, so that Free would return true. It neither recalls nor revokes
+// anything: a transport's loop must not wait for the journal or for the locks of other clients.
+func (s *Server) Undelegated(f lock.File, by *Client, change bool) bool {
+	if s.delegs.all.Load() == 0 || !change && s.delegs.writes.Load() == 0 {
+		return true
+	}
+	sh := s.shardOfFile(f)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	for _, d := range sh.deleg.m[f] {
+		if d.c != by && (change || d.Write) {
+			return false
+		}
+	}
+	return true
+}
+
 func (s *Server) free(now time.Time, f lock.File, by *Client, change bool, kinds uint32) bool {
 	if s.delegs.all.Load() == 0 || !change && s.delegs.writes.Load() == 0 {
 		return true
