@@ -90,5 +90,5 @@ func (s *Server) wanted(f lock.File) {
 func (s *Server) freed(f lock.File) bool {
 	s.background.RLock()
 	defer s.background.RUnlock()
-	return !s.paused && s.state.Free(s.cfg.Now(), f, nil, true)
+	return !s.paused && s.state.FreeLease(s.cfg.Now(), f)
 }

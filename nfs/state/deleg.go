@@ -17,8 +17,9 @@ import (
 //	                             +--a lease later-->  revoked  --FREE_STATEID-->  ended
 //
 // A client that does not answer CB_RECALL is called again when the next request conflicts. One that
-// goes on writing by the delegation gets more time, up to four leases. If the client's own lease
-// has run out, the whole client ends instead.
+// goes on writing by the delegation gets more time, up to four leases; two if the store wants its
+// lease of the file back (FreeLease). If the client's own lease has run out, the whole client ends
+// instead.
 //
 // No timer revokes a delegation. The next conflicting request does, a lease or more after the
 // recall (RFC 8881 section 10.4.5, RFC 7530 section 10.4.6). A recalled delegation that no request
@@ -85,7 +86,7 @@ type delegRecord struct {
 
 	// The file's shard guards these.
 	Recalled     bool
-	Last         int64  // limit of until, however long the client goes on writing
+	Last         int64  // limit of until, however long the client goes on writing; io reads it atomically
 	Acknowledged bool   // the client has answered CB_RECALL with OK
 	Reported     uint64 // the last change attribute that others got, see Writer.Change
 }
@@ -121,6 +122,9 @@ const (
 	// its cache. Without this bound one WRITE for each lease would keep others from the file for
 	// ever.
 	extensions = 4
+	// leaseExtensions is the same if the store wants its lease back. A store of a cluster is ended by
+	// the cluster if it does not return one in time, and how long that is has a bound.
+	leaseExtensions = 2
 	// recentMax bounds delegShard.recent: the files of a shard that are not delegated for a while.
 	recentMax = 256
 	// recentTime is how long a file is not delegated after a recall.
@@ -200,12 +204,12 @@ func (k *clash) add(sh *fileShard, now time.Time, d *deleg, lease time.Duration)
 	case d.c.expired(now):
 		k.gone = append(k.gone, d.c)
 		return
-	case d.Recalled && at > d.until.Load():
+	case d.Recalled && at > min(d.until.Load(), d.Last):
 		k.revoke = append(k.revoke, d)
 		return
 	case !d.Recalled:
 		d.Recalled = true
-		d.Last = at + extensions*int64(lease)
+		atomic.StoreInt64(&d.Last, at+extensions*int64(lease))
 		d.until.Store(at + int64(lease)) // after Last: io reads Last once until is not 0
 		sh.deleg.noteRecall(d.File, at)
 	}
@@ -276,6 +280,24 @@ func (s *Server) Recalled(r *Recall, acknowledged bool) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	r.d.calling, r.d.Acknowledged = false, acknowledged
+}
+
+// FreeLease is Free for a store that wants its lease of the file back. A client that goes on writing
+// has two leases from the first call on.
+func (s *Server) FreeLease(now time.Time, f lock.File) bool {
+	free := s.Free(now, f, nil, true)
+	if !free {
+		sh := s.shardOfFile(f)
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		last := now.UnixNano() + leaseExtensions*int64(s.cfg.Lease)
+		for _, d := range sh.deleg.m[f] {
+			if d.Recalled {
+				atomic.StoreInt64(&d.Last, min(d.Last, last))
+			}
+		}
+	}
+	return free
 }
 
 // Free recalls the delegations that conflict with reading a file or, if change is true, with

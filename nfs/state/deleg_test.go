@@ -331,3 +331,28 @@ func TestRecallAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestStoreWantsLease: a client that goes on writing keeps a delegation for two leases from when the
+// store wanted its lease of the file back, whoever has had it recalled before.
+func TestStoreWantsLease(t *testing.T) {
+	const lease = 90 * time.Second
+	for _, before := range []time.Duration{0, 60 * time.Second} {
+		d := delegServer(t, Config{})
+		a, _, _ := d.callable(begin, "a")
+		id := d.give(a, begin, fileA, true)
+		d.Free(begin, fileA, nil, true) // another client
+		wanted := begin.Add(before)
+		for at := begin; ; at = at.Add(time.Second) {
+			a.renew(at)
+			st := a.IO(at, id, fileA, true)
+			if at.Before(wanted) {
+				continue
+			}
+			if free := d.FreeLease(at, fileA); free != at.After(wanted.Add(2*lease)) {
+				t.Fatalf("%v after the store wanted its lease: free %v, the last WRITE %v", at.Sub(wanted), free, st)
+			} else if free {
+				break
+			}
+		}
+	}
+}

@@ -2,6 +2,7 @@ package state
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/rstored/rstored/nfs"
@@ -333,7 +334,7 @@ func (d *deleg) io(now time.Time, f lock.File, write bool) nfs.Status {
 		return nfs.ErrOpenMode
 	}
 	if u := d.until.Load(); write && u != 0 {
-		d.until.Store(max(u, min(now.UnixNano()+int64(d.c.s.cfg.Lease), d.Last)))
+		d.until.Store(max(u, min(now.UnixNano()+int64(d.c.s.cfg.Lease), atomic.LoadInt64(&d.Last))))
 	}
 	return nfs.OK
 }

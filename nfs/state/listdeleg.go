@@ -39,7 +39,7 @@ func (s *Server) DelegationList(most int) []DelegInfo {
 			sh := s.shardOfFile(f)
 			sh.mu.Lock()
 			if i.Recalled, i.Acknowledged = d.Recalled, d.Acknowledged; d.Recalled {
-				i.Until = time.Unix(0, d.until.Load())
+				i.Until = time.Unix(0, min(d.until.Load(), d.Last))
 			}
 			sh.mu.Unlock()
 			out = append(out, i)

@@ -56,8 +56,8 @@ func (s *Set) openStore(e *config.Export, id uint32) (blockstore.FS, error) {
 		name, dir, _ := strings.Cut(e.Path, "/")
 		return cephfs.Open(cephfs.Options{
 			Filesystem: name, Root: "/" + dir, Session: s.Node + "/" + strconv.FormatUint(uint64(id), 10),
-			// Two leases, and a little for the server: a client that does not return a delegation loses it
-			// after one.
+			// Two leases, and a little for the server: a client that goes on writing keeps a recalled
+			// delegation so long (state.FreeLease).
 			Delegations: 2*s.Lease + 5*time.Second, Lost: s.Lost,
 		})
 	}
