@@ -10,7 +10,8 @@ package blockstore
 type HostLocker interface {
 	// LockHost locks a range, and replaces locks of it that were taken before. If a program of the
 	// host has a lock that is in the way, LockHost returns that lock and changes nothing. ErrNotSupp
-	// says that the host cannot lock this file, ErrJukebox that too many files are locked.
+	// says that the host cannot lock this file, ErrJukebox that too many files are locked. After
+	// ErrWouldBlock the caller tries again: the store waits for another user of the file.
 	LockHost(h Handle, start, end uint64, exclusive bool) (in *HostLock, err error)
 	// UnlockHost unlocks a range.
 	UnlockHost(h Handle, start, end uint64)

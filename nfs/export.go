@@ -260,7 +260,10 @@ type Export struct {
 	PKeys []uint16
 	// HostLocks has locks of clients taken by the store in the host's kernel, if it can.
 	HostLocks bool
-	FS        blockstore.FS
+	// Fenced: the store ends the locks of a server that served before, when it is opened. A lock of
+	// the host that is in the way is another one's.
+	Fenced bool
+	FS     blockstore.FS
 
 	fsid   uint64
 	hosts  Hosts

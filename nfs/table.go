@@ -240,6 +240,12 @@ func (t *Table) HostLocker(id uint32) (h blockstore.HostLocker, take bool) {
 	return h, x.HostLocks
 }
 
+// Fenced is for lock.Table.ReclaimOver: see Export.Fenced.
+func (t *Table) Fenced(id uint32) bool {
+	x := t.ByID(id)
+	return x != nil && x.Fenced
+}
+
 // Exports are all exports in the order in which they were given. The slice is
 // not to be changed.
 func (t *Table) Exports() []*Export { return t.load().list }

@@ -26,14 +26,17 @@ func (t *Table) OnHost() bool { return t.hosts != nil }
 // ReclaimOver makes locks that are taken while reclaiming returns true valid at once, although the
 // host has a lock in the way: that of the process that served before, on a node that was stopped.
 // So it is with later locks of the same file, until RetryHost has taken all of them on the host.
-// reclaiming must not wait: it is called with locks of the table held. Call ReclaimOver before
-// anything else.
-func (t *Table) ReclaimOver(reclaiming func() bool) { t.reclaiming = reclaiming }
+// The locks of that process on an export that is fenced have ended: what is in the way there is
+// another one's, and conflicts. Neither function may wait: locks of the table are held. Call
+// ReclaimOver before anything else.
+func (t *Table) ReclaimOver(reclaiming func() bool, fenced func(export uint32) bool) {
+	t.reclaiming, t.fenced = reclaiming, fenced
+}
 
 // ofPredecessor reports whether a lock of the host that is in the way is taken for one of the
 // process that served before. Call with update held, and mu not.
 func (t *Table) ofPredecessor(f File) bool {
-	if t.reclaiming == nil {
+	if t.reclaiming == nil || t.fenced(f.Export) {
 		return false
 	}
 	s := t.shard(f)
@@ -87,7 +90,7 @@ func (t *Table) retryHost(f File) (done bool) {
 	for _, l := range list {
 		in, err := h.LockHost(f.Handle, l.Start, l.End, l.Exclusive)
 		taken = taken || in == nil && err == nil
-		done = done && in == nil
+		done = done && in == nil && !errors.Is(err, blockstore.ErrJukebox) && !errors.Is(err, blockstore.ErrWouldBlock)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,6 +131,7 @@ const (
 	hostConflict               // a lock of a program conflicts
 	hostFull                   // the host has too many locks of the server
 	hostLater                  // RetryHost takes it there
+	hostBusy                   // the store waits for another user of the file
 )
 
 // takeOnHost takes a lock on the host's kernel. All clients are one owner there. As no lock of
@@ -150,6 +154,8 @@ func (t *Table) takeOnHost(f File, l *Lock) (holder Lock, res onHost) {
 	case errors.Is(err, blockstore.ErrJukebox):
 		t.host.full.Add(1)
 		return holder, hostFull
+	case errors.Is(err, blockstore.ErrWouldBlock):
+		return holder, hostBusy
 	}
 	t.host.without.Add(1)
 	return holder, hostUnused

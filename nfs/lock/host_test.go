@@ -196,6 +196,7 @@ func TestHostErrors(t *testing.T) {
 		{"unsupported", true, blockstore.ErrNotSupp, nil, HostCounts{Without: 1}},
 		{"gone", true, blockstore.ErrStale, nil, HostCounts{Without: 1}},
 		{"full", true, blockstore.ErrJukebox, ErrFull, HostCounts{Full: 1}},
+		{"busy", true, blockstore.ErrWouldBlock, ErrBusy, HostCounts{}},
 		{"switched off", false, blockstore.ErrJukebox, nil, HostCounts{}},
 	} {
 		h := &fakeHost{t: t, err: c.err}
@@ -247,10 +248,14 @@ func TestReclaimOver(t *testing.T) {
 	h := &fakeHost{t: t}
 	h.program[3] = 'w'
 	table, f := New(0), theFile
-	reclaiming := true
+	reclaiming, fenced := true, true
 	table.UseHost(func(uint32) (blockstore.HostLocker, bool) { return h, true })
-	table.ReclaimOver(func() bool { return reclaiming })
+	table.ReclaimOver(func() bool { return reclaiming }, func(uint32) bool { return fenced })
 	mine := Lock{Owner: Owner{Client: "a", ID: "1"}, Start: 2, End: 4, Exclusive: true}
+	if holder, ok, err := table.Lock(f, mine); ok || err != nil || holder.Owner.Client != HostClient {
+		t.Fatalf("a reclaim of a fenced export: %+v, %v, %v", holder, ok, err)
+	}
+	fenced = false
 	if _, ok, err := table.Lock(f, mine); !ok || err != nil {
 		t.Fatalf("a reclaim: %v, %v", ok, err)
 	}
@@ -268,7 +273,12 @@ func TestReclaimOver(t *testing.T) {
 	if left := table.RetryHost(); left != 1 || h.open {
 		t.Errorf("%d files left, while the other process has the lock", left)
 	}
-	h.program[3] = 0
+	for _, h.err = range []error{blockstore.ErrJukebox, blockstore.ErrWouldBlock} {
+		if left := table.RetryHost(); left != 1 {
+			t.Errorf("%d files left after %v", left, h.err)
+		}
+	}
+	h.err, h.program[3] = nil, 0
 	if left := table.RetryHost(); left != 0 || h.server[3] != 'w' {
 		t.Errorf("%d files left, and the host has %q", left, h.server)
 	}

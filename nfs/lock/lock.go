@@ -52,10 +52,11 @@ type Waiter struct {
 	since int64 // the tick of the last Ask or of the offer
 }
 
-// Errors of Wait.
+// Errors of Wait. ErrBusy is one of Lock, too: the owner asks again.
 var (
 	ErrDeadlock = errors.New("the owners would wait for each other")
 	ErrFull     = errors.New("too many locks")
+	ErrBusy     = errors.New("the store waits for another user of the file")
 )
 
 // Table is the lock table of a server. Its methods may be called from any goroutine.
@@ -73,8 +74,9 @@ type Table struct {
 	seed  maphash.Seed
 	hosts Hosts
 	host  hostCounts
-	// reclaiming is of ReclaimOver, or nil.
+	// reclaiming and fenced are of ReclaimOver, or nil.
 	reclaiming func() bool
+	fenced     func(export uint32) bool
 
 	shards  [shards]shard
 	clients [shards]clientShard
@@ -245,6 +247,8 @@ func (t *Table) take(f File, l *Lock) (holder Lock, ok bool, err error) {
 		return holder, false, nil
 	case hostFull:
 		return holder, false, ErrFull
+	case hostBusy:
+		return holder, false, ErrBusy
 	}
 	s := t.shard(f)
 	s.mu.Lock()

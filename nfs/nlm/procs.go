@@ -205,6 +205,8 @@ func (s *Server) take(r *request, who Client) Stat {
 	switch {
 	case errors.Is(err, lock.ErrDeadlock):
 		return Deadlock
+	case errors.Is(err, lock.ErrBusy):
+		return DeniedGrace // the client asks again
 	case err != nil:
 		return DeniedNoLocks
 	case taken:

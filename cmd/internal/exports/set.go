@@ -360,6 +360,7 @@ func (s *Set) removedSnapshot(e *Export, next []*Export) bool {
 func (e *Export) NFS(pseudo string, xprtsec []string) *nfs.Export {
 	x := &nfs.Export{ID: e.ID, Path: e.Path, Pseudo: pseudo, ReadOnly: e.ReadOnly, FS: e.store}
 	x.HostLocks = e.Type == config.TypeCeph || e.Type == config.TypePosix && (e.HostLocks == nil || *e.HostLocks)
+	x.Fenced = e.Type == config.TypeCeph
 	for _, p := range e.PKeys {
 		k, _ := config.ParsePKey(p) // it was normalized
 		x.PKeys = append(x.PKeys, k)

@@ -186,7 +186,7 @@ func New(c Config) (*Service, error) {
 	})
 	s.LimitMapped(cfg.MappedBytes())
 	if l := s.State.Lease(); l != nil && l.Unclean {
-		s.LockTable.ReclaimOver(s.reclaiming)
+		s.LockTable.ReclaimOver(s.reclaiming, s.Table.Fenced)
 		s.end = make(chan struct{})
 		s.ended.Go(s.lockOnHost)
 	}
