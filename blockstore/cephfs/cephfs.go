@@ -73,8 +73,9 @@ func Open(o Options) (blockstore.FS, error) {
 	return f, nil
 }
 
-// Resume mounts a store again after Release.
+// Resume mounts a store again after Release, which has ended all leases. Their users are told.
 func (f *FS) Resume() error {
+	defer f.objs.tellEnded()
 	if f.opts.Session != "" {
 		if err := Reset(f.opts); err != nil {
 			return err

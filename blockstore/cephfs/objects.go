@@ -46,10 +46,16 @@ type objects struct {
 	mu   sync.Mutex
 	all  map[blockstore.Handle]*object
 	idle *list.List // least recently used first
+
+	opening map[blockstore.Handle]struct{} // opens of FS.ready
+	ended   []*lease                       // by close, whose users do not know; guarded by leases.mu
 }
 
 func (s *objects) init(f *FS) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.f, s.all, s.idle = f, make(map[blockstore.Handle]*object), list.New()
+	s.opening = make(map[blockstore.Handle]struct{})
 }
 
 func (f *FS) handle(ino, snap uint64) blockstore.Handle {
@@ -72,7 +78,8 @@ func (f *FS) parse(h *blockstore.Handle) (ino, snap uint64, err error) {
 }
 
 // acquire returns the object of a handle, which release gives back. An unknown one is asked for at
-// the MDS: it may have been found by another gateway, or before a restart.
+// the MDS: it may have been found by another gateway, or before a restart. Without a mount there is
+// none, see Release.
 func (s *objects) acquire(h blockstore.Handle) (*object, error) {
 	ino, snap, err := s.f.parse(&h)
 	if err != nil {
@@ -80,6 +87,9 @@ func (s *objects) acquire(h blockstore.Handle) (*object, error) {
 	}
 	if o := s.known(h); o != nil {
 		return o, nil
+	}
+	if !s.mounted() {
+		return nil, blockstore.ErrJukebox
 	}
 	var in *C.struct_Inode
 	if err := failed(C.rc_lookup_vino(s.f.m, C.uint64_t(ino), C.uint64_t(snap), &in)); err != nil {
@@ -89,6 +99,12 @@ func (s *objects) acquire(h blockstore.Handle) (*object, error) {
 		return nil, err
 	}
 	return s.adopt(h, in), nil
+}
+
+func (s *objects) mounted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all != nil
 }
 
 // known returns an object that is known already, or nil.
@@ -184,8 +200,9 @@ func (s *objects) free(o *object) {
 func (s *objects) close() {
 	leases.mu.Lock()
 	for _, o := range s.all {
-		if o.lease != nil {
-			o.lease.end()
+		if l := o.lease; l != nil {
+			l.end()
+			s.ended = append(s.ended, l)
 		}
 	}
 	leases.mu.Unlock()
@@ -195,6 +212,16 @@ func (s *objects) close() {
 		s.free(o)
 	}
 	s.all = nil
+}
+
+// tellEnded tells the users of leases that close has ended.
+func (s *objects) tellEnded() {
+	leases.mu.Lock()
+	defer leases.mu.Unlock()
+	for _, l := range s.ended {
+		l.notify()
+	}
+	s.ended = nil
 }
 
 // open returns the open file of an object, with o.mu held for reading. It is open as root: permission
@@ -298,12 +325,11 @@ func (f *FS) Unpin(h blockstore.Handle) {
 	if !pinned {
 		return
 	}
-	gone := false
-	if a, err := f.attrs(o); err == nil {
-		gone = a.NLink == 0
-	}
-	f.objs.release(o)
-	if gone {
-		f.leaving.Go(func() { f.objs.forget(h) }) // Unpin does not wait
-	}
+	f.leaving.Go(func() { // Unpin does not wait
+		a, err := f.attrs(o)
+		f.objs.release(o)
+		if err == nil && a.NLink == 0 {
+			f.objs.forget(h)
+		}
+	})
 }

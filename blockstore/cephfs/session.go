@@ -56,11 +56,11 @@ func (f *FS) delegate(after time.Duration) error {
 	return nil
 }
 
-// Release closes the mount while another process opens it. It fails while clients have locks: they
-// would be free for others in between.
-func (f *FS) Release() error {
+// Releasable reports why Release would fail now. It does so while clients have locks: they would be
+// free for others in between.
+func (f *FS) Releasable() error {
 	f.objs.mu.Lock()
-	locks := 0
+	locks, opening := 0, len(f.objs.opening)
 	for _, o := range f.objs.all {
 		if o.locked {
 			locks++
@@ -71,8 +71,23 @@ func (f *FS) Release() error {
 		return fmt.Errorf("clients have locked %d files in CephFS, which cannot be handed over; upgrade later, or restart: "+
 			"then the clients reclaim their locks", locks)
 	}
+	if opening > 0 {
+		return fmt.Errorf("locks of %d files wait for delegations of other servers; upgrade later", opening)
+	}
+	return nil
+}
+
+// Release closes the mount while another process opens it. Calls fail with ErrJukebox until Resume.
+func (f *FS) Release() error {
+	if err := f.Releasable(); err != nil {
+		return err
+	}
 	return f.Close()
 }
+
+// Retire ends the calls of Options.Lost. Another mount of the same session may end this one from now
+// on.
+func (f *FS) Retire() { f.lost.Do(func() {}) }
 
 // Settle implements the handover of stores: there is nothing to do.
 func (f *FS) Settle() error { return nil }

@@ -48,6 +48,14 @@ func (s *Set) Freeze(at upgrade.Stage) (thaw func() error, err error) {
 	if at != upgrade.Files {
 		return nil, nil
 	}
+	// All are asked before the first one is released: it may lose leases by that.
+	for pseudo, m := range s.movables() {
+		if x, ok := m.(interface{ Releasable() error }); ok {
+			if err := x.Releasable(); err != nil {
+				return nil, fmt.Errorf("export %s: %w", pseudo, err)
+			}
+		}
+	}
 	var released []movable
 	thaw = func() error {
 		var errs []error

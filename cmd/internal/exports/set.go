@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -71,6 +71,7 @@ type Set struct {
 	list        atomic.Pointer[[]*Export]
 	filesystems map[uint32]filesystem // of exports that are served, by number
 	lost        error                 // of stores that could not be restored
+	closing     sync.Map              // of retire: a chan struct{} by the export's number
 }
 
 // New makes an empty set.
@@ -330,21 +331,6 @@ func (s *Set) publish(list []*Export) error {
 		}
 	}
 	return s.Table.Replace(out)
-}
-
-// retire closes a store that is no longer served, once the calls inside it have ended. No caller
-// waits for that. If the data is gone for good, retire removes the directory of its state too.
-func (s *Set) retire(e *Export, gone bool) {
-	s.Log.Info("no longer exporting", zap.String("path", e.Path), zap.String("was", e.Pseudo))
-	go func() {
-		err := e.store.Close()
-		if gone {
-			err = errors.Join(err, os.RemoveAll(s.State.ExportDir(e.ID)))
-		}
-		if err != nil {
-			s.Log.Warn("closing a store", zap.String("path", e.Path), zap.Error(err))
-		}
-	}()
 }
 
 // removedSnapshot reports whether an export is a snapshot that is gone for good: the export that it

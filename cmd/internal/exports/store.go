@@ -53,6 +53,7 @@ func (s *Set) openStore(e *config.Export, id uint32) (blockstore.FS, error) {
 		}
 		return memfs.New(memfs.Options{MaxBytes: limit, FSID: uint64(id), RootMode: memoryRootMode}), nil
 	case config.TypeCeph:
+		s.awaitClosed(id, closeWait)
 		name, dir, _ := strings.Cut(e.Path, "/")
 		return cephfs.Open(cephfs.Options{
 			Filesystem: name, Root: "/" + dir, Session: s.Node + "/" + strconv.FormatUint(uint64(id), 10),
