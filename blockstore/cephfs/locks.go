@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"math"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -50,6 +51,62 @@ func conflicting(l *C.struct_flock) *blockstore.HostLock {
 	return in
 }
 
+// patience is how long a lock waits for an open that another gateway's client delays by a delegation.
+// The caller has locked the state of its own client meanwhile. That client may have to return a
+// delegation itself, and two would wait for each other.
+const patience = 500 * time.Millisecond
+
+// ready opens a file, which done gives back. It returns ErrWouldBlock if that takes longer than
+// patience. The open goes on then, so that the other client has to return its delegation.
+func (f *FS) ready(h blockstore.Handle, write bool) (*object, *C.Fh, error) {
+	if o := f.objs.known(h); o != nil {
+		if o.mu.TryRLock() {
+			if o.fh != nil && (o.write || !write) {
+				return o, o.fh, nil
+			}
+			o.mu.RUnlock()
+		}
+		f.objs.release(o)
+	}
+	f.objs.mu.Lock()
+	_, busy := f.objs.opening[h]
+	if !busy && f.objs.all != nil {
+		f.objs.opening[h] = struct{}{}
+	}
+	f.objs.mu.Unlock()
+	if busy {
+		return nil, nil, blockstore.ErrWouldBlock
+	}
+	var r struct {
+		o   *object
+		fh  *C.Fh
+		err error
+	}
+	opened, late := make(chan struct{}), make(chan struct{})
+	f.leaving.Go(func() {
+		r.o, r.fh, _, r.err = f.file(h, write, func(*blockstore.Attr) bool { return true })
+		f.objs.mu.Lock()
+		delete(f.objs.opening, h)
+		f.objs.mu.Unlock()
+		select {
+		case opened <- struct{}{}:
+		case <-late:
+			if r.err == nil {
+				f.done(r.o)
+			}
+		}
+	})
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-opened:
+		return r.o, r.fh, r.err
+	case <-t.C:
+		close(late)
+		return nil, nil, blockstore.ErrWouldBlock
+	}
+}
+
 // LockHost implements blockstore.HostLocker: the other programs are other clients of the cluster. A
 // lock needs an open file that stays, so the file is open for writing from the first lock on.
 func (f *FS) LockHost(h blockstore.Handle, start, end uint64, exclusive bool) (*blockstore.HostLock, error) {
@@ -57,7 +114,7 @@ func (f *FS) LockHost(h blockstore.Handle, start, end uint64, exclusive bool) (*
 	if !ok {
 		return nil, nil
 	}
-	o, fh, _, err := f.file(h, true, func(*blockstore.Attr) bool { return true })
+	o, fh, err := f.ready(h, true)
 	if err != nil {
 		return nil, unlockable(err)
 	}
@@ -87,10 +144,10 @@ func (f *FS) LockHost(h blockstore.Handle, start, end uint64, exclusive bool) (*
 // unlockable is the error of a lock that could not be taken. It is never that the store has no locks:
 // then the lock would be one of this gateway alone.
 func unlockable(err error) error {
-	if err != nil {
+	if err != nil && err != blockstore.ErrWouldBlock {
 		return blockstore.ErrJukebox
 	}
-	return nil
+	return err
 }
 
 // conflict returns the lock that is in the way of want, or nil.
@@ -112,9 +169,12 @@ func (f *FS) UnlockHost(h blockstore.Handle, start, end uint64) {
 		return
 	}
 	defer f.objs.release(o)
+	if !ok || !f.hasLocks(o) {
+		return // o.mu may be held for long by an open
+	}
 	o.mu.RLock()
 	defer o.mu.RUnlock()
-	if ok && o.fh != nil && f.hasLocks(o) {
+	if o.fh != nil {
 		C.rc_setlk(f.m, o.fh, &l)
 	}
 }
@@ -148,7 +208,11 @@ func (f *FS) TestHost(h blockstore.Handle, start, end uint64, exclusive bool) (*
 	if !ok {
 		return nil, nil
 	}
-	o, fh, _, err := f.file(h, false, func(*blockstore.Attr) bool { return true })
+	o, fh, err := f.ready(h, false)
+	if err == blockstore.ErrWouldBlock {
+		// The client with the delegation may have locks that nobody else knows.
+		return &blockstore.HostLock{Start: start, End: end, Exclusive: true}, nil
+	}
 	if err != nil {
 		return nil, err
 	}

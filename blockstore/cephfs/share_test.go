@@ -67,10 +67,62 @@ func TestLocksOfOthers(t *testing.T) {
 		t.Fatal("a mount with locks was released")
 	}
 	a.ReleaseHost(h)
-	if err := errors.Join(a.Release(), a.Resume()); err != nil {
+	broken := make(chan struct{}, 9)
+	leased(t, a, h, false, broken)
+	if err := a.Release(); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := a.GetAttr(nil, a.top); err != blockstore.ErrJukebox {
+		t.Errorf("GetAttr after Release: %v", err)
+	}
+	if in, err := a.LockHost(h, 0, 1, true); in != nil || err != blockstore.ErrJukebox {
+		t.Errorf("lock after Release: %v, %v", in, err)
+	}
+	if err := a.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	<-broken // the lease ended with the mount
 	lock(a, 0, math.MaxUint64, true, nil)
+}
+
+// TestLockBehindLease: a lock does not wait for a client of another gateway that has to return a
+// delegation. It is taken once that has happened.
+func TestLockBehindLease(t *testing.T) {
+	a, b := gateway(t, Options{}), gateway(t, Options{})
+	defer a.Close()
+	defer b.Close()
+	h := file(t, a)
+	broken := make(chan struct{}, 9)
+	release := leased(t, a, h, true, broken)
+	if in, err := b.TestHost(h, 5, 6, false); err != nil || in == nil || *in != (blockstore.HostLock{
+		Start: 5, End: 6, Exclusive: true,
+	}) {
+		t.Errorf("test: %v, %v", in, err)
+	}
+	<-broken
+	for range 2 {
+		begun := time.Now()
+		if in, err := b.LockHost(h, 0, 9, true); in != nil || err != blockstore.ErrWouldBlock {
+			t.Fatalf("lock: %v, %v", in, err)
+		}
+		if d := time.Since(begun); d > 5*time.Second {
+			t.Errorf("the lock took %v", d)
+		}
+	}
+	if b.Releasable() == nil {
+		t.Error("an open is under way")
+	}
+	release()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		in, err := b.LockHost(h, 0, 9, true)
+		if in == nil && err == nil {
+			break
+		}
+		if in != nil || err != blockstore.ErrWouldBlock || time.Now().After(end) {
+			t.Fatalf("lock after the lease: %v, %v", in, err)
+		}
+	}
+	b.ReleaseHost(h)
 }
 
 // leased takes a lease, as soon as the MDS has given back what others had of the file.

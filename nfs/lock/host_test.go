@@ -242,6 +242,26 @@ func TestWithout(t *testing.T) {
 	}
 }
 
+// TestBusyHost: a request that waits is not granted while the store is busy with the file.
+func TestBusyHost(t *testing.T) {
+	h := &fakeHost{t: t}
+	table := New(0)
+	table.UseHost(func(uint32) (blockstore.HostLocker, bool) { return h, true })
+	granted := 0
+	h.program[0] = 'w'
+	w := &Waiter{Lock: Lock{Owner: owner(0), End: 3, Exclusive: true}, Granted: func() { granted++ }}
+	if taken, err := table.Wait(theFile, w); taken || err != nil {
+		t.Fatal(taken, err)
+	}
+	h.program[0] = 0
+	for i, err := range []error{blockstore.ErrWouldBlock, nil} {
+		h.err = err
+		if table.Retry(); granted != i {
+			t.Errorf("%d granted after %v", granted, err)
+		}
+	}
+}
+
 // TestReclaimOver: a lock that is reclaimed is valid although the process of before still has it on
 // the host. It is taken there when that process is gone, and released as any other.
 func TestReclaimOver(t *testing.T) {

@@ -133,7 +133,7 @@ func (t *Table) grant(f File) (granted []*Waiter) {
 			continue
 		}
 		_, host := t.takeOnHost(f, &w.Lock)
-		if host == hostConflict || host == hostFull {
+		if host == hostConflict || host == hostFull || host == hostBusy {
 			refused = append(refused, w)
 			continue
 		}
