@@ -13,7 +13,7 @@ VERBSFLAGS    ?=
 SCALEFLAGS    ?= -scale .
 BENCHDIR      ?= docs/bench
 TORTURETIME   ?= 1h
-FAILOVERCLIENTS ?= guests
+FAILOVERCLIENTS ?= guests,fuse
 FAILOVERROUNDS  ?= 200
 RACEFLAGS     ?= -timeout 20m
 LINTER        := .bin/golangci-lint-v$(GOLANGCI)
@@ -165,9 +165,8 @@ nightly:
 	$(MAKE) test-ceph
 	$(MAKE) interop
 
-# Two nodes lose power, cable, storage, daemon and more, 200 times each, under the kernel's client in guests and Go
-# clients: some two hours, as root. FAILOVER_SEED=N repeats a run; FAILOVERCLIENTS= is for the Go clients alone, and
-# guests,fuse for FUSE mounts as well.
+# Two nodes lose power, cable, storage, daemon and more, 200 times each, under the kernel's client in guests, FUSE mounts
+# and Go clients: some two hours, as root. FAILOVER_SEED=N repeats a run; FAILOVERCLIENTS= is for the Go clients alone.
 failover:
 	[ -z '$(findstring guests,$(FAILOVERCLIENTS))' ] || test/guest/build
 	FAILOVER_CLIENTS='$(FAILOVERCLIENTS)' FAILOVER_ROUNDS=$(FAILOVERROUNDS) $(GO) test -C test -timeout 3h -count=1 -v -run '^(TestFailover|TestKeepalived|TestPlannedFailover|TestPlannedFails)$$' ./e2e

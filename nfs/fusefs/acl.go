@@ -46,7 +46,7 @@ func (f *FS) getACL(cancel <-chan struct{}, h *fuse.InHeader, kind blockstore.AC
 	if !f.acls {
 		return 0, fuse.Status(syscall.EOPNOTSUPP)
 	}
-	o := f.begin(f.identity(h), opXattr, cancel)
+	o := f.begin(f.identity(h), h, opXattr, cancel)
 	all, err := f.c.GetACL(o.ctx, f.nodes.get(h.NodeId).handle)
 	if err == nil {
 		if l := aclOf(&all, kind); l == nil {
@@ -71,7 +71,7 @@ func (f *FS) setACL(cancel <-chan struct{}, h *fuse.InHeader, kind blockstore.AC
 	case kind == blockstore.ACLDefault && !dir:
 		return fuse.OK
 	}
-	o := f.begin(f.identity(h), opXattr, cancel)
+	o := f.begin(f.identity(h), h, opXattr, cancel)
 	all, err := f.c.GetACL(o.ctx, n.handle)
 	if err == nil {
 		switch {

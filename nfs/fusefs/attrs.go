@@ -77,7 +77,7 @@ func (f *FS) revalidate(ctx context.Context, n *node) error {
 
 // GetAttr implements fuse.RawFileSystem.
 func (f *FS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
-	o := f.begin(f.identity(&in.InHeader), opGetAttr, cancel)
+	o := f.begin(f.identity(&in.InHeader), &in.InHeader, opGetAttr, cancel)
 	a, ttl, err := f.getAttr(o.ctx, f.nodes.get(in.NodeId))
 	f.show(&a, &out.Attr)
 	out.SetTimeout(ttl)
@@ -92,7 +92,7 @@ func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 			identity = h.ctx // an open file can be truncated even if its mode has changed
 		}
 	}
-	o := f.begin(identity, opSetAttr, cancel)
+	o := f.begin(identity, &in.InHeader, opSetAttr, cancel)
 	n := f.nodes.get(in.NodeId)
 	before := n.flush
 	if _, ok := in.GetSize(); ok {
@@ -169,7 +169,7 @@ func (f *FS) Access(cancel <-chan struct{}, in *fuse.AccessIn) fuse.Status {
 	if want == 0 {
 		return fuse.OK
 	}
-	o := f.begin(f.identity(&in.InHeader), opAccess, cancel)
+	o := f.begin(f.identity(&in.InHeader), &in.InHeader, opAccess, cancel)
 	granted, err := f.c.Access(o.ctx, n.handle, want)
 	if st := o.end(err); st != fuse.OK {
 		return st
@@ -185,7 +185,7 @@ const frame = 4096
 
 // StatFs implements fuse.RawFileSystem.
 func (f *FS) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
-	o := f.begin(f.identity(h), opStatFS, cancel)
+	o := f.begin(f.identity(h), h, opStatFS, cancel)
 	n := f.nodes.root
 	if h.NodeId != 0 {
 		n = f.nodes.get(h.NodeId)

@@ -80,3 +80,34 @@ func groupsOf(pid uint32) (list []uint32) {
 	}
 	return nil
 }
+
+// Signals that stop a process unless it handles them: SIGSTOP, SIGTSTP, SIGTTIN and SIGTTOU.
+const stopSignals = 1<<(19-1) | 1<<(20-1) | 1<<(21-1) | 1<<(22-1)
+
+// dies reports whether a thread has a signal that will end its process. When a signal is fatal, the
+// kernel sends SIGKILL to all threads, except for signals that write a core dump. If the thread is
+// not to be seen, as in another PID namespace, any signal counts as fatal: otherwise nothing could
+// end the thread.
+func dies(thread uint32) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
+	if err != nil {
+		return true
+	}
+	return fatal(status)
+}
+
+// fatal is dies for a file status of proc(5).
+func fatal(status []byte) bool {
+	var pending, survived uint64
+	for line := range bytes.Lines(status) {
+		name, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(":\t"))
+		set, _ := strconv.ParseUint(string(value), 16, 64)
+		switch string(name) {
+		case "SigPnd", "ShdPnd":
+			pending |= set
+		case "SigBlk", "SigIgn", "SigCgt":
+			survived |= set
+		}
+	}
+	return pending&^(survived|stopSignals) != 0
+}

@@ -33,7 +33,8 @@ func (n *node) current() bool { return n.fresh.Valid() }
 func (f *FS) local(n *node) (a nfs3.Attr, ttl time.Duration, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.fresh == nil || n.freshAt != n.touched.Load() || n.attr.NLink != 1 || n.w != nil && n.w.pending() || !n.current() {
+	if n.fresh == nil || n.freshAt != n.touched.Load() || n.attr.NLink != 1 || n.w != nil && n.w.pending() ||
+		!n.current() {
 		return a, 0, false
 	}
 	return n.attr, n.ttl, true

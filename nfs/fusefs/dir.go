@@ -71,7 +71,7 @@ func (f *FS) list(cancel <-chan struct{}, in *fuse.ReadIn,
 	if d == nil {
 		return fuse.EBADF
 	}
-	o := f.begin(d.ctx, opReadDir, cancel)
+	o := f.begin(d.ctx, &in.InHeader, opReadDir, cancel)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	off := in.Offset

@@ -42,8 +42,9 @@
 // # Waiting
 //
 // A call waits while the server does not answer, unless Config.Timeout bounds the wait. A signal
-// ends the call two seconds later (EINTR). The delay is for programs that get many signals: the Go
-// runtime sends itself signals all the time. A wait for a lock ends at once.
+// that ends the program ends the call, too. A signal that the program handles does not: the runtime
+// of Go sends itself signals all the time, and repeats calls that end with EINTR. In a wait for a
+// lock any signal ends the call at once.
 //
 // # Limits
 //

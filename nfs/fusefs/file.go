@@ -63,7 +63,7 @@ func (f *FS) opened(ctx context.Context, n *node, release func() error, keep boo
 // Open implements fuse.RawFileSystem. It finds changes of other clients: see the package comment.
 func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	identity := f.identity(&in.InHeader)
-	o := f.begin(identity, opOpen, cancel)
+	o := f.begin(identity, &in.InHeader, opOpen, cancel)
 	n := f.nodes.get(in.NodeId)
 	release, err := f.c.OpenHandle(o.ctx, n.handle, access(in.Flags))
 	if err != nil {
@@ -117,7 +117,7 @@ func (n *node) openAgain(pid uint32, changed bool) bool {
 // Create implements fuse.RawFileSystem.
 func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	identity := f.identity(&in.InHeader)
-	o := f.begin(identity, opCreate, cancel)
+	o := f.begin(identity, &in.InHeader, opCreate, cancel)
 	dir := f.nodes.get(in.NodeId)
 	how, set := blockstore.Unchecked, modeOf(in.Mode)
 	if in.Flags&syscall.O_EXCL != 0 {
@@ -216,7 +216,7 @@ func (f *FS) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if h == nil {
 		return fuse.EBADF
 	}
-	o := f.begin(h.ctx, opFlush, cancel)
+	o := f.begin(h.ctx, &in.InHeader, opFlush, cancel)
 	err := f.sync(o.ctx, h)
 	if err == nil && h.n.changedHere() {
 		// From here on a difference is another client's change. If this call fails, the next open
@@ -233,7 +233,7 @@ func (f *FS) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	if h == nil {
 		return fuse.EBADF
 	}
-	o := f.begin(h.ctx, opFsync, cancel)
+	o := f.begin(h.ctx, &in.InHeader, opFsync, cancel)
 	return o.end(f.sync(o.ctx, h))
 }
 
@@ -243,7 +243,7 @@ func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint3
 	if h == nil {
 		return 0, fuse.EBADF
 	}
-	o := f.begin(h.ctx, opWrite, cancel)
+	o := f.begin(h.ctx, &in.InHeader, opWrite, cancel)
 	h.n.data.Add(1)
 	defer h.n.change()()
 	var n int
@@ -288,7 +288,7 @@ func (f *FS) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut)
 	if in.Whence != seekData && in.Whence != seekHole {
 		return fuse.EINVAL
 	}
-	o := f.begin(h.ctx, opLseek, cancel)
+	o := f.begin(h.ctx, &in.InHeader, opLseek, cancel)
 	err := h.n.flush(o.ctx)
 	if err == nil {
 		out.Offset, err = f.c.Seek(o.ctx, h.n.handle, in.Offset, in.Whence == seekHole)
@@ -313,7 +313,7 @@ func (f *FS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status
 	if h == nil {
 		return fuse.EBADF
 	}
-	o := f.begin(h.ctx, opFallocate, cancel)
+	o := f.begin(h.ctx, &in.InHeader, opFallocate, cancel)
 	err := h.n.commit(o.ctx)
 	if err == nil {
 		defer h.n.change()()
@@ -347,7 +347,7 @@ func (f *FS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (ui
 	if from == nil || to == nil {
 		return 0, fuse.EBADF
 	}
-	o := f.begin(to.ctx, opCopy, cancel)
+	o := f.begin(to.ctx, &in.InHeader, opCopy, cancel)
 	err := from.n.flush(o.ctx)
 	if err == nil {
 		err = to.n.commit(o.ctx)

@@ -87,7 +87,7 @@ func (f *FS) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.
 	if f.noLocks() {
 		return fuse.Status(syscall.ENOLCK)
 	}
-	o := f.begin(h.ctx, opLock, cancel)
+	o := f.begin(h.ctx, &in.InHeader, opLock, cancel)
 	off, n := lockRange(&in.Lk)
 	l := f.locker(h, keyOf(in), false)
 	if l == nil {
@@ -114,7 +114,7 @@ func (f *FS) SetLk(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	if h == nil {
 		return fuse.EBADF
 	}
-	o := f.begin(h.ctx, opLock, cancel)
+	o := f.begin(h.ctx, &in.InHeader, opLock, cancel)
 	return o.end(f.setLock(o.ctx, h, in, false))
 }
 

@@ -26,7 +26,7 @@ func (f *FS) entry(got *client.Node, at place, seq uint64, own bool, out *fuse.E
 
 // Lookup implements fuse.RawFileSystem.
 func (f *FS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
-	o := f.begin(f.identity(h), opLookup, cancel)
+	o := f.begin(f.identity(h), h, opLookup, cancel)
 	dir := f.nodes.get(h.NodeId)
 	seq := f.seq.Add(1)
 	got, err := f.c.Lookup(o.ctx, dir.handle, name)
@@ -51,7 +51,7 @@ func (f *FS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *
 func (f *FS) makes(what opcode, cancel <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut,
 	do func(context.Context, client.Handle) (*client.Node, error),
 ) fuse.Status {
-	o := f.begin(f.identity(h), what, cancel)
+	o := f.begin(f.identity(h), h, what, cancel)
 	dir := f.nodes.get(h.NodeId)
 	seq := f.seq.Add(1)
 	got, err := do(o.ctx, dir.handle)
@@ -118,14 +118,14 @@ func (f *FS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 
 // Readlink implements fuse.RawFileSystem.
 func (f *FS) Readlink(cancel <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.Status) {
-	o := f.begin(f.identity(h), opReadLink, cancel)
+	o := f.begin(f.identity(h), h, opReadLink, cancel)
 	target, err := f.c.ReadLink(o.ctx, f.nodes.get(h.NodeId).handle)
 	return []byte(target), o.end(err)
 }
 
 // Rmdir implements fuse.RawFileSystem.
 func (f *FS) Rmdir(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
-	o := f.begin(f.identity(h), opRmdir, cancel)
+	o := f.begin(f.identity(h), h, opRmdir, cancel)
 	dir := f.nodes.get(h.NodeId)
 	err := f.c.Rmdir(o.ctx, dir.handle, name)
 	if err == nil {
@@ -137,7 +137,7 @@ func (f *FS) Rmdir(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.S
 // Unlink implements fuse.RawFileSystem. A file that this mount has open gets another name until it
 // is closed: NFS has no files without a name.
 func (f *FS) Unlink(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
-	o := f.begin(f.identity(h), opUnlink, cancel)
+	o := f.begin(f.identity(h), h, opUnlink, cancel)
 	at := place{h.NodeId, name}
 	dir := f.nodes.get(h.NodeId)
 	var err error
@@ -228,7 +228,7 @@ func (f *FS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName 
 	if in.Flags&^renameNoReplace != 0 {
 		return fuse.EINVAL
 	}
-	o := f.begin(f.identity(&in.InHeader), opRename, cancel)
+	o := f.begin(f.identity(&in.InHeader), &in.InHeader, opRename, cancel)
 	from, to := f.nodes.get(in.NodeId), f.nodes.get(in.Newdir)
 	old, target := place{from.id, oldName}, place{to.id, newName}
 	err := f.rename(o.ctx, from, to, old, target, in.Flags&renameNoReplace != 0)

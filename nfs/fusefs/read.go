@@ -98,7 +98,7 @@ func (f *FS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.Rea
 	if h == nil {
 		return nil, fuse.EBADF
 	}
-	o := f.begin(h.ctx, opRead, cancel)
+	o := f.begin(h.ctx, &in.InHeader, opRead, cancel)
 	r, err := f.read(o.ctx, h, in, buf)
 	if st := o.end(err); st != fuse.OK {
 		return nil, st

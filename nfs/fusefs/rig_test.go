@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/blockstore/posixfs"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
@@ -36,6 +37,7 @@ type host struct {
 	boot  uint32
 	known []string
 	links int // most connections of each mount
+	wrap  func(*posixfs.FS) blockstore.FS
 
 	dev   *roce.Device
 	rdma  string
@@ -94,9 +96,13 @@ func (s *host) start() {
 	if s.store, err = posixfs.Open(s.dir, posixfs.Options{StateDir: s.state}); err != nil {
 		s.t.Fatal(err)
 	}
+	var fs blockstore.FS = s.store
+	if s.wrap != nil {
+		fs = s.wrap(s.store)
+	}
 	s.cfg.Exports = nfs.NewTable(nil)
 	err = s.cfg.Exports.Add(&nfs.Export{
-		ID: 1, Path: s.dir, Pseudo: "/data", FS: s.store,
+		ID: 1, Path: s.dir, Pseudo: "/data", FS: fs,
 		Clients: []nfs.ClientRule{{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Squash: nfs.NoRootSquash}},
 	})
 	if err != nil {
@@ -125,12 +131,17 @@ func (s *host) start() {
 	s.ports = []interface{ Close() error }{overRDMA, tcp.Serve(l, s.rpc)}
 }
 
-// stop ends the server with all that it has in memory.
-func (s *host) stop() {
+// cut ends the connections of the server.
+func (s *host) cut() {
 	for _, p := range s.ports {
 		_ = p.Close()
 	}
 	s.ports = nil
+}
+
+// stop ends the server with all that it has in memory.
+func (s *host) stop() {
+	s.cut()
 	s.rpc.Close()
 	known := s.known
 	for _, c := range s.four.State().Clients(time.Now()) {

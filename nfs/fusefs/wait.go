@@ -15,10 +15,11 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// signalTime is how long an operation continues after a signal. watchAfter is how long it runs
-// before the code begins to watch for signals: most operations end earlier.
+// signalPoll is how often an operation whose caller got a signal looks whether the caller is about
+// to end. watchAfter is how long an operation runs before the code begins to watch for signals:
+// most operations end earlier.
 const (
-	signalTime = 2 * time.Second
+	signalPoll = 200 * time.Millisecond
 	watchAfter = 20 * time.Millisecond
 )
 
@@ -36,12 +37,21 @@ type op struct {
 	start  time.Time
 }
 
-// begin starts an operation with an identity. A signal to the caller closes cancel. The code that
-// calls begin also calls end.
-func (f *FS) begin(identity context.Context, what opcode, cancel <-chan struct{}) *op {
+// begin starts an operation of a caller with an identity. The first signal to the caller closes
+// cancel, and later ones do nothing. The code that calls begin also calls end.
+//
+// A signal that the caller handles or ignores does not end the operation. Programs repeat a call
+// that ends with EINTR, as all programs in Go do. The server may have carried out the first call
+// before it was killed, and does not recognize the second one: a RENAME would happen twice.
+func (f *FS) begin(identity context.Context, caller *fuse.InHeader, what opcode, cancel <-chan struct{}) *op {
 	o := &op{ended: make(chan struct{}), stat: &f.stats.ops[what], start: time.Now()}
 	o.ctx, o.cancel = context.WithCancelCause(identity)
-	o.watch = time.AfterFunc(watchAfter, func() { o.wait(cancel, signalTime) })
+	thread := caller.Pid // the memory of caller is used again when the operation has ended
+	o.watch = time.AfterFunc(watchAfter, func() {
+		if o.signaled(cancel) {
+			o.waitFatal(thread)
+		}
+	})
 	if f.cfg.Timeout > 0 {
 		o.soft = time.AfterFunc(f.cfg.Timeout, func() { o.cancel(errTimeout) })
 	}
@@ -52,24 +62,36 @@ func (f *FS) begin(identity context.Context, what opcode, cancel <-chan struct{}
 func (f *FS) beginWait(identity context.Context, what opcode, cancel <-chan struct{}) *op {
 	o := &op{ended: make(chan struct{}), stat: &f.stats.ops[what], start: time.Now()}
 	o.ctx, o.cancel = context.WithCancelCause(identity)
-	o.watch = time.AfterFunc(0, func() { o.wait(cancel, 0) })
+	o.watch = time.AfterFunc(0, func() {
+		if o.signaled(cancel) {
+			o.cancel(context.Canceled)
+		}
+	})
 	return o
 }
 
-// wait ends the operation some time (while) after a signal.
-func (o *op) wait(cancel <-chan struct{}, while time.Duration) {
+// signaled waits for a signal, or for the end of the operation.
+func (o *op) signaled(cancel <-chan struct{}) bool {
 	select {
 	case <-cancel:
+		return true
 	case <-o.ended:
-		return
+		return false
 	}
-	t := time.NewTimer(while)
+}
+
+// waitFatal ends the operation when its caller is about to end.
+func (o *op) waitFatal(thread uint32) {
+	t := time.NewTicker(signalPoll)
 	defer t.Stop()
-	select {
-	case <-t.C:
-		o.cancel(context.Canceled)
-	case <-o.ended:
+	for !dies(thread) {
+		select {
+		case <-t.C:
+		case <-o.ended:
+			return
+		}
 	}
+	o.cancel(context.Canceled)
 }
 
 // end ends the operation and returns its status.

@@ -35,7 +35,7 @@ func (f *FS) xattr(cancel <-chan struct{}, h *fuse.InHeader, name string, get bo
 	case short == "":
 		return fuse.EINVAL
 	}
-	o := f.begin(f.identity(h), opXattr, cancel)
+	o := f.begin(f.identity(h), h, opXattr, cancel)
 	return o.end(do(o.ctx, f.nodes.get(h.NodeId), short))
 }
 
@@ -65,7 +65,7 @@ func (f *FS) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, des
 
 // ListXAttr implements fuse.RawFileSystem.
 func (f *FS) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) (n uint32, st fuse.Status) {
-	o := f.begin(f.identity(h), opXattr, cancel)
+	o := f.begin(f.identity(h), h, opXattr, cancel)
 	x := f.nodes.get(h.NodeId)
 	names, err := f.c.ListXattrs(o.ctx, x.handle)
 	if status(err) == fuse.Status(syscall.EOPNOTSUPP) {

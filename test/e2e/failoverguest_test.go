@@ -284,13 +284,13 @@ func read(name string) string {
 	return string(b)
 }
 
-// TestKernelFailover: the kernel's client in guests continues after a kill of the node that serves,
-// and after a planned failover back. It takes half a minute.
+// TestKernelFailover: the kernel's client in guests, and FUSE mounts, continue after a kill of the
+// node that serves, and after a planned failover back. It takes half a minute.
 func TestKernelFailover(t *testing.T) {
 	if os.Getenv("RSTORED_GUEST") != "1" {
 		t.Skip("guests are booted by make interop")
 	}
-	t.Setenv("FAILOVER_CLIENTS", "guests")
+	t.Setenv("FAILOVER_CLIENTS", "guests,fuse")
 	p := newPair(t)
 	p.move(0)
 	a, b := p.nodes[0], p.nodes[1]

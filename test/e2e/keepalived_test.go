@@ -116,7 +116,7 @@ func (k *keepalived) kill() {
 // killOnce kills what runs on the node at one moment, in its network namespace, and reports whether
 // there was anything. A process number that is in use again can't be killed by mistake, as the
 // descriptor is of the process whose namespace was read after it was opened. Command lines would not
-// do: to read that of a process waits while it reads a mapped file of a mount without a server.
+// do: reading /proc/PID/cmdline of a process was seen to hang while FUSE mounts had no server.
 func (k *keepalived) killOnce() bool {
 	found, mine := false, ""
 	k.n.space.Do(func() { mine, _ = os.Readlink("/proc/thread-self/ns/net") })
