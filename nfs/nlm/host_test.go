@@ -24,6 +24,24 @@ func (h *busyHost) TestHost(x blockstore.Handle, start, end uint64, exclusive bo
 func (h *busyHost) UnlockHost(blockstore.Handle, uint64, uint64) {}
 func (h *busyHost) ReleaseHost(blockstore.Handle)                {}
 
+// waitingHost is a store that waits for another user of every file.
+type waitingHost struct{ busyHost }
+
+func (*waitingHost) LockHost(blockstore.Handle, uint64, uint64, bool) (*blockstore.HostLock, error) {
+	return nil, blockstore.ErrWouldBlock
+}
+
+// TestHostWaits: the client asks again, and gets no error, while the store waits.
+func TestHostWaits(t *testing.T) {
+	r := newRig(t, nil, 0)
+	r.locks.UseHost(func(uint32) (blockstore.HostLocker, bool) { return new(waitingHost), true })
+	for _, block := range []bool{false, true} {
+		if st := r.ask(ask{client: alice, proc: ProcLock, pid: 1, n: 10, block: block}); st != DeniedGrace {
+			t.Errorf("LOCK, waits %v: %v", block, st)
+		}
+	}
+}
+
 // TestHostInTheWay: a lock of the host's is like one of another client, and who waits for
 // it is told when it is gone.
 func TestHostInTheWay(t *testing.T) {

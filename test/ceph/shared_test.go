@@ -130,3 +130,77 @@ func TestDelegations(t *testing.T) {
 		}
 	}
 }
+
+// delegatee is a client of a gateway that uses delegations.
+func (g *gateway) delegatee() (*client.Client, *client.FS) {
+	g.t.Helper()
+	d := &dial.Dialer{Version: client.Version42}
+	g.t.Cleanup(func() { _ = d.Close() })
+	u, err := client.ParseURL("nfs+tcp://" + g.address + "/fs")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	c := d.Client(u)
+	c.UseDelegations(make(recalls, 99))
+	fs, err := c.FS(g.t.Context(), "/fs")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return c, fs
+}
+
+// TestLocksBehindDelegations: each of two clients locks a file that is delegated to the other one, at
+// another gateway. The delegations are for reading: the check of the file's type before does not recall
+// them. None waits until it has the lock before it returns its delegation.
+func TestLocksBehindDelegations(t *testing.T) {
+	bin := cluster(t)
+	var files [2]*client.File
+	var clients [2]*client.Client
+	names := [2]string{"crossed0", "crossed1"}
+	gateways := [2]*gateway{start(t, bin, "127.0.0.2"), start(t, bin, "127.0.0.3")}
+	for i, g := range gateways {
+		var fs *client.FS
+		clients[i], fs = g.delegatee()
+		files[i] = open(t, fs, names[1-i])
+	}
+	for i, c := range clients {
+		root, err := c.Mount(t.Context(), "/fs")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := c.Lookup(t.Context(), root, names[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+			release, err := c.OpenHandle(t.Context(), n.Handle, client.ShareRead)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := release(); err != nil {
+				t.Fatal(err)
+			}
+			if d := c.Delegation(n.Handle); d != nil && !d.Write() {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: no delegation", names[i])
+			}
+		}
+	}
+	begun, done := time.Now(), make(chan error, 2)
+	for _, f := range files {
+		go func() { done <- f.TryLock(0, 10, true) }()
+	}
+	for range files {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(15 * time.Second):
+			t.Fatal("the locks wait for each other")
+		}
+	}
+	t.Logf("locked after %v", time.Since(begun))
+}
