@@ -2,6 +2,7 @@ package fusefs
 
 import (
 	"bytes"
+	"encoding/hex"
 	"log/slog"
 	"os"
 	"strings"
@@ -9,8 +10,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/nfs/client"
 )
@@ -115,25 +114,25 @@ func TestDelegatedWrites(t *testing.T) {
 // TestDelegatedMapping: pages that a program has changed through a shared mapping are written back
 // when another mount reads the file.
 func TestDelegatedMapping(t *testing.T) {
+	if serveMapping(t) {
+		return
+	}
 	s := newHost(t)
 	a, b := s.mount("rdma", client.Version42), s.mount("tcp", client.Version42)
 	want := make([]byte, 20_000)
 	must(t, os.WriteFile(b.path("f"), want, 0o644))
 	f := a.hasDelegation("f", os.O_RDWR)
 	defer func() { _ = f.Close() }()
-	mem, err := unix.Mmap(int(f.Fd()), 0, len(want), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	must(t, err)
-	defer func() { _ = unix.Munmap(mem) }()
+	mem := mapInChild(t, f, len(want))
 	copy(want[9000:], "through the mapping")
-	populate(t, mem)
-	copy(mem[9000:], "through the mapping")
+	mem.ask("put 9000 " + hex.EncodeToString([]byte("through the mapping")))
 	holds(t, b.path("f"), want)
 	copy(want[9000:], "once more")
-	populate(t, mem)
-	copy(mem[9000:], "once more")
-	must(t, unix.Msync(mem, unix.MS_SYNC))
+	mem.ask("put 9000 " + hex.EncodeToString([]byte("once more")))
+	mem.ask("sync")
 	must(t, f.Sync())
 	holds(t, b.path("f"), want)
+	mem.end()
 }
 
 // TestDelegatedNames: a file that is removed or replaced leaves nothing at the server that keeps

@@ -203,32 +203,24 @@ func TestDirectories(t *testing.T) {
 	})
 }
 
-// mapped calls do with bytes [off, off+n) of a file, through a shared mapping. Its pages are there
-// and writable then.
+// mapped calls do with bytes [off, off+n) of a file, through a shared mapping. Only a child may do
+// so, see inChild.
 func mapped(t *testing.T, f *os.File, off, n int, do func(b []byte)) {
 	t.Helper()
 	first := off &^ (os.Getpagesize() - 1)
 	b, err := unix.Mmap(int(f.Fd()), int64(first), off+n-first, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	must(t, err)
-	populate(t, b)
 	do(b[off-first:])
 	must(t, unix.Munmap(b))
-}
-
-// populate faults the pages of a mapping in, by a system call. The Go runtime does not know of a
-// thread that waits in a page fault, and cannot stop it for a collection: if this very process
-// serves the mount, neither goes on.
-func populate(t *testing.T, mem []byte) {
-	t.Helper()
-	must(t, unix.Madvise(mem, unix.MADV_POPULATE_WRITE))
 }
 
 // childFile has the name of the file that a test in a child process works on.
 const childFile = "FUSEFS_CHILD_FILE"
 
-// inChild runs a test again in a process of its own, with the name of a file. A page fault of a
-// mapping in the process that serves the mount would stop that process for ever: the Go runtime
-// does not know that the thread waits.
+// inChild runs a test again in a process of its own, with the name of a file. A mapping in the
+// process that serves the mount would stop that process for ever: the Go runtime does not know that
+// a thread waits in a page fault, and munmap(2) waits for the data to be written while it has the
+// lock of the process's memory.
 func inChild(t *testing.T, test, file string, env ...string) {
 	t.Helper()
 	c := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.v")
