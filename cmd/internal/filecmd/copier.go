@@ -48,6 +48,7 @@ type copier struct {
 	files, bytes atomic.Int64
 	spent        spent
 	severalCalls atomic.Bool // the target cannot make a file in one call
+	readsSingly  atomic.Bool // the source cannot return several files in one call
 
 	// The walk's own.
 	links map[id]*leader
@@ -202,11 +203,13 @@ func (k *copier) replacing(into *object, name string, make func(name string) err
 // discardTime bounds the cleanup of an interrupted copy.
 const discardTime = 10 * time.Second
 
-// discard removes an incomplete object, if it exists.
-func (k *copier) discard(into *object, part string) {
+// discard removes incomplete objects, as far as they exist.
+func (k *copier) discard(into *object, parts ...string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.r.ctx), discardTime)
 	defer cancel()
-	_ = k.dst.remove(ctx, into, part)
+	for _, part := range parts {
+		_ = k.dst.remove(ctx, into, part)
+	}
 }
 
 // one copies an object that is not a directory. It returns the copy, or nil after a failure or for
@@ -297,7 +300,7 @@ func (k *copier) file(ctx context.Context, from, into *object, name string, data
 	}
 	// Before anything is made.
 	if _, ok := k.src.(local); ok {
-		if err := readable(from.path); err != nil {
+		if err := readable(from); err != nil {
 			return nil, err
 		}
 	}

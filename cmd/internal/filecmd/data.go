@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync/atomic"
 
 	"github.com/rstored/rstored/blockstore"
@@ -90,7 +89,7 @@ func uploadLocal(
 	ctx context.Context, from *object, target *remote, to *object, part client.Extent, here *atomic.Int64,
 	progress func(int),
 ) error {
-	f, err := os.Open(from.path)
+	f, err := openListed(from)
 	if err != nil {
 		return err
 	}

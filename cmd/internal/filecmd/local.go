@@ -102,8 +102,27 @@ func (local) list(ctx context.Context, dir *object, each func(string, *object) e
 
 func (local) readlink(_ context.Context, o *object) (string, error) { return os.Readlink(o.path) }
 
+// openListed opens a file for reading. Its name may belong to something else by now: to a symbolic
+// link to what the user of the directory could not read, or to a FIFO.
+func openListed(o *object) (*os.File, error) {
+	f, err := os.OpenFile(o.path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	now, err := openObject(f)
+	if err == nil && (now.id() != o.id() || now.attr.Type != o.attr.Type) {
+		err = errReplaced
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+var errReplaced = errors.New("was replaced while it was copied")
+
 func (local) read(_ context.Context, o *object, p []byte) error {
-	f, err := os.Open(o.path)
+	f, err := openListed(o)
 	if err != nil {
 		return err
 	}
@@ -120,7 +139,7 @@ func (local) stream(_ context.Context, o *object, w io.Writer) error {
 		_, err := io.Copy(w, io.NewSectionReader(o.f, 0, 1<<63-1))
 		return err
 	}
-	f, err := os.Open(o.path)
+	f, err := openListed(o)
 	if err != nil {
 		return err
 	}
@@ -233,7 +252,7 @@ func (local) finish(_ context.Context, o *object, a *nfs3.Attr, owner bool) (err
 			return err
 		}
 		if now.id() != o.id() || now.attr.Type != o.attr.Type {
-			return errors.New("was replaced while it was copied")
+			return errReplaced
 		}
 	}
 	fd := int(f.Fd())
@@ -285,8 +304,8 @@ func extents(f *os.File, size int64) ([]client.Extent, error) {
 }
 
 // readable opens and closes a file.
-func readable(p string) error {
-	f, err := os.Open(p)
+func readable(o *object) error {
+	f, err := openListed(o)
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func (k *copier) startGathered() {
 // mayGather reports whether a file can be copied together with others.
 func (k *copier) mayGather(from *object) bool {
 	return from.attr.Type == blockstore.TypeReg && from.attr.Size <= togetherFile && !from.sparse() &&
-		!k.verify && !k.sameSide && !k.severalCalls.Load()
+		!k.verify && !k.sameSide && !k.severalCalls.Load() && !k.readsSingly.Load()
 }
 
 // several copies small files in as few calls as possible. What fails so is copied one by one, which
@@ -95,7 +95,7 @@ func (k *copier) readSeveral(ctx context.Context, files []entryOf, data [][]byte
 		}
 		n, err := src.c.ReadFiles(ctx, list)
 		if errors.Is(err, errors.ErrUnsupported) {
-			k.severalCalls.Store(true)
+			k.readsSingly.Store(true)
 		}
 		return n
 	}
@@ -121,9 +121,11 @@ func (k *copier) placeSeveral(ctx context.Context, target placer, into *object, 
 		k.files.Add(1)
 	}
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		var parts []string
 		for _, f := range list[len(made):] {
-			k.discard(into, f.part)
+			parts = append(parts, f.part)
 		}
+		k.discard(into, parts...)
 	}
 	return len(made)
 }
