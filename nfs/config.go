@@ -70,8 +70,9 @@ type Names interface {
 type Delegations interface {
 	// Delegating reports whether any file may be delegated. If not, everything is free.
 	Delegating() bool
-	// Free reports whether no delegation is in the way of reading a file, or of changing it, and
-	// recalls those that are. If it may wait, it waits a moment for their return.
+	// Free reports whether no delegation is in the way of reading a file, or of changing it. If
+	// mayWait is true, it recalls those that are, and waits a moment for their return. If not, it
+	// only looks: the caller, on a transport's loop, has a worker serve the call.
 	Free(f lock.File, change, mayWait bool) bool
 	// BeginChange recalls the delegations of a file that is about to change, and waits a moment for
 	// their return. ok reports that the change may be made. If begun is true, no client gets a

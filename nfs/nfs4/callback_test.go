@@ -80,7 +80,7 @@ func TestPathDown(t *testing.T) {
 	}
 	f := r.file(fh)
 	ca.answer = func(*callback) verdict { return verdict{silent: true} }
-	if r.s.Free(f, true, false) {
+	if r.s.state.Free(r.now, f, nil, true) {
 		t.Fatal("not delegated")
 	}
 	if len(ca.calls) != 1 {
@@ -104,7 +104,7 @@ func TestPathDown(t *testing.T) {
 		t.Errorf("delegation %d without a backchannel", q.delegKind)
 	}
 	r.now = r.now.Add(2 * time.Second)
-	r.s.Free(f, true, false)
+	r.s.state.Free(r.now, f, nil, true)
 	// Another session of the same client does not help this one, but the client.
 	again := newCallee(t)
 	r.back = again
@@ -127,11 +127,11 @@ func TestPathDown(t *testing.T) {
 	if f := a.flags(); f != 0 {
 		t.Errorf("flags %x", f)
 	}
-	if n := r.s.Free(f, true, false); n {
+	if n := r.s.state.Free(r.now, f, nil, true); n {
 		t.Error("still delegated")
 	}
 	a.do(op(OpPutFH, fh), op(OpDelegReturn, p.deleg)).ok(OpPutFH).ok(OpDelegReturn)
-	if !r.s.Free(f, true, false) {
+	if !r.s.state.Free(r.now, f, nil, true) {
 		t.Error("returned")
 	}
 }
@@ -177,7 +177,7 @@ func TestAnswers(t *testing.T) {
 			}
 			f := r.file(fh)
 			for range 2 {
-				if r.s.Free(f, true, false) {
+				if r.s.state.Free(r.now, f, nil, true) {
 					t.Fatal("not delegated")
 				}
 				r.now = r.now.Add(1500 * time.Millisecond)

@@ -149,7 +149,7 @@ func TestAskedInVain(t *testing.T) {
 			if _, _, _, _, st := b.look(fh); st != nfs.ErrJukebox {
 				t.Error(st)
 			}
-			if r.s.Free(r.file(fh), false, false) {
+			if r.s.state.Free(r.now, r.file(fh), nil, false) {
 				t.Error("not delegated any more")
 			}
 			ca.mu.Lock()
@@ -180,7 +180,7 @@ func TestAskedWhileRecalled(t *testing.T) {
 		}
 		return verdict{}
 	}
-	if r.s.Free(r.file(fh), false, false) {
+	if r.s.state.Free(r.now, r.file(fh), nil, false) {
 		t.Fatal("not delegated")
 	}
 	if _, _, _, _, st := b.look(fh); st != nfs.ErrJukebox {

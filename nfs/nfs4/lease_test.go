@@ -70,12 +70,12 @@ func TestLeased(t *testing.T) {
 		}},
 		{"evicted", func(r *rig, a *sess, _ []byte, _ state.Stateid) { r.s.State().Evict(a.client) }},
 		{"revoked", func(r *rig, a *sess, fh []byte, _ state.Stateid) {
-			r.s.Free(r.file(fh), true, false)
+			r.s.state.Free(r.now, r.file(fh), nil, true)
 			for range 4 {
 				r.now = r.now.Add(30 * time.Second)
 				a.flags()
 			}
-			r.s.Free(r.file(fh), true, false)
+			r.s.state.Free(r.now, r.file(fh), nil, true)
 		}},
 		{"no longer exported", func(r *rig, _ *sess, _ []byte, _ state.Stateid) { r.s.State().DropExport(1) }},
 	} {

@@ -124,7 +124,7 @@ func TestWantDelegation(t *testing.T) {
 			if c.kind == DelegNoneExt {
 				return
 			}
-			if r.s.Free(r.file(fh), true, false) {
+			if r.s.state.Free(r.now, r.file(fh), nil, true) {
 				t.Error("not delegated")
 			}
 			a.do(op(OpPutFH, fh), op(OpDelegReturn, p.deleg)).ok(OpPutFH).ok(OpDelegReturn)
