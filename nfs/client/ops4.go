@@ -54,7 +54,8 @@ func (p proc4) getAttr(ctx context.Context, h Handle) (nfs3.Attr, error) {
 }
 
 // setAttr is SETATTR (section 18.30). A change of the size uses the stateid of a WRITE (ioState):
-// with the anonymous stateid it would conflict with the client's own share reservation. The guard is a VERIFY of the ctime, before the SETATTR.
+// with the anonymous stateid it would conflict with the client's own share reservation. The guard is
+// a VERIFY of the ctime, before the SETATTR.
 func (p proc4) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, guard *time.Time) error {
 	if s.Mode != nil || s.UID != nil || s.GID != nil {
 		defer p.opens.forbid(h)

@@ -276,7 +276,8 @@ func (s *session4) sendSlot(ctx context.Context, x *live, k *slot, q *compound4)
 	headStatus, st nfs.Status, err error,
 ) {
 	for wait := jukeboxFirst; ; wait = min(2*wait, jukeboxMax) {
-		headStatus, st, err = s.send(ctx, s.conn, x.minor, q, sequence4{x: x, slot: k.id, seq: k.seq, highest: k.highest, cache: q.cache})
+		head := sequence4{x: x, slot: k.id, seq: k.seq, highest: k.highest, cache: q.cache}
+		headStatus, st, err = s.send(ctx, s.conn, x.minor, q, head)
 		switch {
 		case err != nil, headStatus != nfs.ErrJukebox && headStatus != nfs.ErrConnNotBound:
 			return headStatus, st, err
@@ -302,7 +303,8 @@ func (s *session4) probeSlot(x *live, k *slot) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.conn.giveUp)
 	defer cancel()
 	for wait := jukeboxFirst; ; wait = min(2*wait, jukeboxMax) {
-		headStatus, _, err := s.send(ctx, s.conn, x.minor, &compound4{}, sequence4{x: x, slot: k.id, seq: k.seq, highest: k.highest})
+		head := sequence4{x: x, slot: k.id, seq: k.seq, highest: k.highest}
+		headStatus, _, err := s.send(ctx, s.conn, x.minor, &compound4{}, head)
 		if err != nil && !errors.Is(err, errResults) {
 			return
 		}
