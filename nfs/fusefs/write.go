@@ -295,7 +295,10 @@ func (w *writer) put(ctx context.Context, c *chunk, how blockstore.Stability) (s
 		if err != nil {
 			return false, lostData(err)
 		}
-		c.guarded = false // the ctime is that of this WRITE now
+		if c.guarded && at+got.N < len(c.data) {
+			return false, errLost // the rest would need the ctime of this WRITE as its guard
+		}
+		c.guarded = false
 		w.f.stats.sent.Add(1)
 		if at > 0 && !stable && got.Verifier != c.verifier {
 			at, stable = 0, true
