@@ -1,8 +1,8 @@
 // Package cm is the communication manager of InfiniBand (IBTA chapter 12) as RDMA-CM uses it over
 // RoCEv2: the management datagrams, and a state machine for one address. It does no IO and reads no
-// clock. The owner of a Machine makes the queue pairs; the machine says when, and what the messages
-// of the peers were. The package knows nothing of queue pairs but their numbers, and nothing of
-// sockets.
+// clock. The owner of a Machine makes the queue pairs. Events of the machine report what peers
+// sent, and when a queue pair is needed. The package knows nothing of queue pairs but their
+// numbers, and nothing of sockets.
 //
 // Begin reading at Machine, then at receive.go; messages.go has the layout of each message.
 //

@@ -11,8 +11,9 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// Snapshot has the connections with which another process continues: those that are established or
-// end, and those whose REP is sent. It has neither attempts of ours nor datagram services.
+// Snapshot has the connections with which another process continues: those that are established,
+// those that are ending, and those whose REP was sent. Attempts of ours and datagram services
+// (SIDR) are not in it.
 //
 //	state         exported    the other process
 //	REPSent       yes         repeats the REP

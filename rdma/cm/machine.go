@@ -142,9 +142,14 @@ type peerQPN struct {
 	qpn  uint32
 }
 
-// Machine is the CM of one address. It is not safe for concurrent use. Every ID is in ids. The
-// peer's identities of an ID are in comms and qpns from the REQ or REP until Forget. An ID with a
-// deadline is in timers. An established connection has a record in the ledger.
+// Machine is the CM of one address. It is not safe for concurrent use.
+//
+//	table    finds an ID by                            has it
+//	ids      our communication ID                      always
+//	comms    the peer's GUID and communication ID      from the REQ or REP until Forget
+//	qpns     the peer's GUID and QPN                   likewise
+//	timers   its deadline                              while it has one
+//	ledger   (a record for the next process)           while it is established
 type Machine struct {
 	cfg       Config
 	n         *Counters
@@ -190,8 +195,8 @@ var (
 	ErrPortTaken = errors.New("cm: the port is listened on already")
 	ErrTooMany   = errors.New("cm: too many connections are being set up")
 	ErrState     = errors.New("cm: the connection's state does not allow this")
-	// ErrEvicted is of connections that never had an RTU. There may be many: anybody can ask for
-	// one.
+	// ErrEvicted is why a connection without an RTU ended: a newer request took its place. There
+	// may be many of these connections, because anybody can send a REQ.
 	ErrEvicted = errors.New("cm: a half-open connection was given up for a newer request")
 	ErrAddress = errors.New("cm: the remote address cannot be reached from the local one")
 )
@@ -258,7 +263,7 @@ func (m *Machine) bind(id *ID, guid uint64, comm, qpn uint32) {
 	m.comms[peerComm{id.Peer.Addr(), guid, comm}] = id
 	k := peerQPN{id.Peer.Addr(), guid, qpn}
 	if old := m.qpns[k]; old == nil || old.State == TimeWait || id.State == Established {
-		m.qpns[k] = id // otherwise replace does, when id is established
+		m.qpns[k] = id // otherwise establish replaces the old connection
 	}
 }
 

@@ -238,6 +238,12 @@ func (r *REJ) mtu() uint8 {
 }
 
 // MRA asks for more time (IBTA 12.6.6).
+//
+//	byte   0 local communication ID
+//	       4 remote communication ID
+//	       8 message that is acknowledged
+//	       9 service timeout
+//	      10 private data
 type MRA struct {
 	LocalID, RemoteID uint32
 	Message           uint8 // OfREQ, OfREP, or 2 for a LAP
@@ -259,6 +265,9 @@ func ParseMRA(b []byte) (r MRA) { r.fields(decoder(b)); return r }
 func (r *MRA) Encode(h Header) []byte { return encode(AttrMRA, h, r.fields) }
 
 // IDs is the body of RTU and DREP, and with QPN that of DREQ (IBTA 12.6.9 to 12.6.11).
+//
+//	byte   0 local communication ID      8 RTU, DREP: private data
+//	       4 remote communication ID       DREQ: remote QPN; 12 private data
 type IDs struct {
 	LocalID, RemoteID uint32
 	QPN               uint32 // DREQ: the QPN of its receiver
@@ -285,7 +294,12 @@ func (r IDs) Encode(h Header) []byte {
 // apUnsupported is the AP status of a host without alternate paths (IBTA 12.8.2).
 const apUnsupported = 2
 
-// apr makes the MAD of the answer to a LAP: alternate paths are not supported.
+// apr makes the MAD of an APR, the answer to a LAP (IBTA 12.8.2): alternate paths are not
+// supported.
+//
+//	byte   0 local communication ID      9 AP status
+//	       4 remote communication ID    12 additional information
+//	       8 length of the information  84 private data
 func (r IDs) apr(h Header) []byte {
 	h.Attr = AttrAPR
 	b := r.Encode(h)

@@ -44,8 +44,8 @@ func (m *Machine) ask(id *ID) {
 	a.pending++
 }
 
-// leavePending ends the count of an ID, if it is being set up. It is called before its state
-// changes.
+// leavePending removes an ID from the counts of connections that are being set up, if it is in
+// them. It is called before the state of the ID changes.
 func (m *Machine) leavePending(id *ID) {
 	if !id.State.pending() {
 		return

@@ -54,7 +54,7 @@ func (c *Conn) Remote() netip.AddrPort { return c.RemoteAddr }
 // Annotate implements rdma.Annotated.
 func (c *Conn) Annotate(note func() rdma.Note) { c.Note = note }
 
-// Deliver calls the user's callback for the connection, which self is to the user.
+// Deliver calls the user's callback. self is the provider's connection, which embeds c.
 func (c *Conn) Deliver(self rdma.Conn, e rdma.ConnEvent) {
 	if !c.Closed && c.On != nil {
 		c.On(self, e)
@@ -85,8 +85,8 @@ func Ordinary(why error) bool {
 }
 
 // Outcome decides whether the end of a connection is a failure, and returns "" if it is not. was is
-// the phase before the end, reason that of a REJ. It asks the user for the note, so it is called
-// once, after the user got the last event.
+// the phase before the end, reason that of a REJ. Outcome calls the user's Note function. So it is
+// called once, after the user got the last event.
 func (c *Conn) Outcome(kind rdma.ConnEventKind, reason uint16, was Phase, why error) (o rdma.Outcome, note rdma.Note) {
 	if c.Note != nil {
 		note = c.Note()
@@ -113,8 +113,8 @@ const (
 	rnrForever     = 7
 )
 
-// Bound limits the depths to what the device serves and starts at once, if most is known, and fills
-// in the retry counts.
+// Bound limits the depths to most, the READs that the device serves and starts at once (0:
+// unknown), and fills in the retry counts.
 func Bound(p rdma.ConnParams, most uint8) rdma.ConnParams {
 	if most > 0 {
 		p.ResponderResources, p.InitiatorDepth = min(p.ResponderResources, most), min(p.InitiatorDepth, most)

@@ -24,12 +24,18 @@ const magic = 0x72705246 // "rpRF"
 //	|   Version     |       a       |       b       |       0       |
 //	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //
-// What follows it:
+// The body follows the head (lengths in bytes in parentheses):
 //
-//	request  a = operation, b = flags; run 8, size 4, depth 2, QPs 2, address 8, R_Key 4, 0 8
-//	reply    size 4, address 8, R_Key 4, idle time in ms 4, duration in ms 4, 0 4
-//	message  a = kind; sequence 4, size 4, count 8, elapsed time in ns 8, peak 8
-//	reject   a = length of the text; the text
+//	request   REQ    a = operation, b = flags
+//	                 8 run (8)        20 depth (2)      24 address (8)    36 zero (8)
+//	                16 size (4)       22 queue pairs (2) 32 R_Key (4)
+//	reply     REP    8 size (4)       20 R_Key (4)      28 duration in ms (4)
+//	                12 address (8)    24 idle ms (4)    32 zero (4)
+//	message   SEND   a = kind
+//	                 8 sequence (4)   16 count (8)      32 peak in bytes/s (8)
+//	                12 size (4)       24 elapsed ns (8)
+//	reject    REJ    a = length of the text
+//	                 8 text
 const (
 	headLen    = 8
 	requestLen = 44

@@ -28,7 +28,7 @@ const (
 // Kinds are all there are.
 var Kinds = []Kind{Auto, Soft, Verbs}
 
-// Parse reads a kind; nothing is Auto.
+// Parse reads a kind. The empty string is Auto.
 func Parse(s string) (Kind, error) {
 	k := Kind(strings.ToLower(s))
 	if k == "" {
@@ -51,11 +51,11 @@ func (k Kind) String() string { return string(k) }
 // Type is the name of the type for users.
 func (Kind) Type() string { return "PROVIDER" }
 
-// Host is what a choice is made by.
+// Host is the state of a host that decides which provider is chosen.
 type Host struct {
 	// Sys is a file system like /sys.
 	Sys fs.FS
-	// Interfaces lists those that are up, with their addresses.
+	// Interfaces lists the network interfaces that are up, with their addresses.
 	Interfaces func() ([]sysfs.Interface, error)
 	// Available says why devices of the kernel cannot be used by this program, nil if they can.
 	Available func() error
@@ -73,7 +73,8 @@ func System() *Host {
 type Choice struct {
 	Kind Kind       // Soft or Verbs
 	Addr netip.Addr // invalid for a free loopback address, with Soft
-	// Device is the kernel's device that has the address, if there is one, whoever provides.
+	// Device is the kernel's device that has the address, also if Kind is Soft; empty if there is
+	// none.
 	Device string
 	// Why says in words what decided.
 	Why string
@@ -153,7 +154,7 @@ func (h *Host) named(k Kind, devices []sysfs.Device, device string) (Choice, err
 	return Choice{Kind: Verbs, Addr: addrs[0], Device: device, Why: "it is asked for", Warning: exposed(&devices[i])}, nil
 }
 
-// exposed warns of siw, which carries out READs without a look at the rights of the memory.
+// exposed warns of siw, which serves READs without checking the access rights of the memory.
 func exposed(d *sysfs.Device) string {
 	if d.Driver != sysfs.SIWDriver {
 		return ""
@@ -162,8 +163,8 @@ func exposed(d *sysfs.Device) string {
 		"registered: for tests, and among those who may see each other's data"
 }
 
-// ChooseFor chooses for a connection to another host, or to this one. source is the local address,
-// the invalid one for what routing says.
+// ChooseFor chooses for a connection to another host, or to this one. source is the local address.
+// If it is invalid, routing chooses the local address.
 func (h *Host) ChooseFor(k Kind, remote, source netip.Addr) (Choice, error) {
 	if source.IsValid() {
 		return h.Choose(k, source, "")
@@ -184,7 +185,7 @@ func (h *Host) ChooseFor(k Kind, remote, source netip.Addr) (Choice, error) {
 	return c, err
 }
 
-// Addresses are those that devices of the kernel have which are up, in order.
+// Addresses lists, in order, the addresses of the kernel's devices whose port is up.
 func (h *Host) Addresses() ([]netip.Addr, error) {
 	devices, err := sysfs.ListUsable(h.Sys)
 	if err != nil {
@@ -203,8 +204,9 @@ func (h *Host) Addresses() ([]netip.Addr, error) {
 	return out, nil
 }
 
-// RXE is the name of a device of the kernel's software RoCE, or of its module, which has UDP port
-// 4791 of the whole host; empty if there is neither.
+// RXE returns the name of a device of the kernel's software RoCE. If there is none, it returns the
+// name of the module, or "" if the module is not loaded. While the module is loaded the kernel has
+// UDP port 4791 on all addresses of the host.
 func (h *Host) RXE() string {
 	devices, _ := sysfs.List(h.Sys)
 	if i := slices.IndexFunc(devices, func(d sysfs.Device) bool { return d.Driver == sysfs.RXEDriver }); i >= 0 {
@@ -216,8 +218,8 @@ func (h *Host) RXE() string {
 	return ""
 }
 
-// find is the device and the port that has an address, one that is up before others; nil if there
-// is none.
+// find returns the device and the port that have an address, or nil. A port that is up goes before
+// others.
 func (h *Host) find(devices []sysfs.Device, addr netip.Addr) (*sysfs.Device, *sysfs.Port) {
 	if !addr.IsValid() {
 		return nil, nil
@@ -248,6 +250,6 @@ func (h *Host) interfaces() []sysfs.Interface {
 // Usable reports whether programs can use a device of the kernel, by its name.
 func (h *Host) Usable(device string) bool { return sysfs.Usable(h.Sys, device) }
 
-// Gone reports whether an error says that the kernel does not have the device, so that it may come
-// yet.
+// Gone reports whether an error says that the kernel does not have the device. The device may
+// appear later.
 func Gone(err error) bool { return errors.Is(err, verbs.ErrNoDevice) }

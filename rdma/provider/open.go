@@ -18,17 +18,17 @@ type Config struct {
 	// Loops is the number of loops, a power of two with Soft; 0 means 1.
 	Loops  int
 	Logger *slog.Logger
-	// BusyPoll has the loops of a device of the kernel look for completions instead of sleeping. Soft
-	// has none of it.
+	// BusyPoll makes the loops of a kernel device poll for completions instead of sleeping. Soft
+	// ignores it.
 	BusyPoll bool
-	// Soft is what else a device in user space takes. Its address, shards and logger are those from
-	// above.
+	// Soft has the other settings of a device in user space. Its address, shards and logger are
+	// overwritten by the fields above.
 	Soft roce.Config
-	// Verbs is what else a device of the kernel takes, likewise.
+	// Verbs has the other settings of a kernel device. The fields above overwrite it likewise.
 	Verbs verbs.Config
 }
 
-// Kernel is what a device of the kernel is beside rdma.Device.
+// Kernel is a device of the kernel: an rdma.Device with a name, which the kernel can remove.
 type Kernel interface {
 	rdma.Device
 	// Name is the kernel's name of the device.
@@ -69,7 +69,7 @@ func (h *Host) Open(c Config) (rdma.Device, error) {
 	return d, nil
 }
 
-// port is that of RoCEv2.
+// port is the UDP port of RoCEv2.
 const port = 4791
 
 // explain says who has UDP port 4791 if the kernel has it, and what to do.

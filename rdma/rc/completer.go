@@ -14,7 +14,7 @@ import (
 func (q *QP) answer(now rdma.Time, p *wire.Packet) {
 	r := &q.req
 	if !p.PSN.Before(r.next) {
-		q.n.RxGhostAck++ // ghost: for a PSN that was never sent (IBTA 9.7.6)
+		q.n.RxGhostAck++ // for a PSN that was never sent (IBTA 9.7.6)
 		return
 	}
 	if p.PSN.Before(r.una) {

@@ -18,17 +18,17 @@ type Counters struct {
 	RxNAKOperation        uint64
 	RxRNR                 uint64
 	RxBadResponse         uint64
-	RxGhostAck            uint64 // ACK for what was not sent, or is acknowledged already
+	RxGhostAck            uint64 // responses to a PSN that was never sent
 	RxStaleResponse       uint64
 	TxNAKSequence         uint64
 	TxNAKRepeats          uint64 // of them, those for packets that the peer did not send again
-	PeerStopped           uint64 // peers that did not heed them
+	PeerStopped           uint64 // connections that ended because NAKs were repeated in vain
 	TxNAKInvalid          uint64
 	TxNAKAccess           uint64
 	TxNAKOperation        uint64
 	TxRNR                 uint64
 	RxDuplicate           uint64
-	RxDuplicateNoResource uint64 // duplicate READ or atomic that is not remembered, or whose memory was withdrawn
+	RxDuplicateNoResource uint64 // duplicate READ or atomic not remembered
 	RxOutOfSequence       uint64
 	DropState             uint64 // packets that the QP's state does not allow
 	DropPeer              uint64 // wrong source or destination address

@@ -7,8 +7,8 @@ import "github.com/rstored/rstored/rdma"
 //
 //	credit(t) = min(burst, credit + rate * (t - at)); a packet of n bytes takes n + headerCharge
 //
-// The credit may become negative: a packet is sent whole, and the next one waits until the credit
-// is positive again by a quantum.
+// The credit may become negative: a packet is sent whole. The next packet then waits until the
+// credit has grown to a quantum, the tokens of quantumTime.
 type pacer struct {
 	rate   int64     // bytes per second
 	burst  int64     // bytes that may be sent at once
@@ -18,8 +18,9 @@ type pacer struct {
 }
 
 const (
-	// burstTime is how much may be sent at once if the process wakes late, quantumTime the least
-	// to wait for: timers are not exact to the microsecond.
+	// burstTime bounds the burst: what the rate allows in this time may be sent at once if the
+	// process wakes late. quantumTime is the least time to wait, because timers are not exact to
+	// the microsecond.
 	burstTime   = 100 * rdma.Microsecond
 	quantumTime = 20 * rdma.Microsecond
 	// rateMax is more than a software device can send. It keeps the product of a rate and a

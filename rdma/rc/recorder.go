@@ -57,8 +57,8 @@ func (q *QP) Recent() []Run {
 }
 
 // put appends a packet to the batch, records and counts it. payload stays where it is until the
-// link has sent the batch.
-// Packets with data and packets without have different flows, see flows.
+// link has sent the batch. Packets with data and packets without data have different flows, see
+// flows.
 func (q *QP) put(b *wire.Batch, p *wire.Packet, payload [][]byte) {
 	f := &q.flow
 	switch {

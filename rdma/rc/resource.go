@@ -66,8 +66,8 @@ func (r *responder) activate(h *resource, from, end wire.PSN) {
 	h.start, h.at, h.end = from, from, end
 }
 
-// serveAtomic executes a CompareSwap or FetchAdd and remembers its result . Atomics are atomic
-// with respect to other requests of the same loop only, not to the processor.
+// serveAtomic executes a CompareSwap or FetchAdd and remembers its result. Atomics are atomic with
+// respect to other requests of the same loop only, not to the processor.
 func (q *QP) serveAtomic(p *wire.Packet) {
 	r := &q.resp
 	if p.Atomic.VA&7 != 0 {

@@ -78,9 +78,8 @@ func (r *responder) start(psn wire.PSN, depth int) {
 // nakInterval is the least time between two NAKs for the same PSN.
 const nakInterval = 20 * rdma.Microsecond
 
-// nakWith makes a NAK due. If another NAK is due already, this one is dropped: its cause repeats
-// if it matters.
-// A fatal NAK replaces what is due, see refuse.
+// nakWith makes a NAK due. If another NAK is due already, the new one is dropped: the packet that
+// caused it is sent again if it matters. A fatal NAK replaces what is due, see refuse.
 func (r *responder) nakWith(syndrome uint8, psn wire.PSN) {
 	if !r.nakDue {
 		r.nakDue, r.nak, r.nakPSN = true, syndrome, psn

@@ -79,7 +79,7 @@ func testLocalAccess(t *testing.T, open Provider) {
 			p := newPair(t, open, endpoint.Config{})
 			m, dst := p.region(p.a, 100, 1, 0), p.region(p.b, 100, 2, anyAccess)
 			wc, err := p.a.Do(p.ctx, rdma.SendWR{Op: c.op, SGL: []rdma.SGE{c.sge(m)}, RemoteAddr: dst.Addr(), RKey: dst.RKey()})
-			// Devices differ in the word that they have for it.
+			// Devices report different statuses for such a request.
 			if wc.Status != rdma.LocProtErr && wc.Status != rdma.LocAccessErr && wc.Status != rdma.LocQPOpErr {
 				t.Errorf("got %v, %v", wc.Status, err)
 			}
@@ -93,7 +93,7 @@ func testLongMessage(t *testing.T, open Provider) {
 	m := p.region(p.a, 1001, 1, 0)
 	ok(t, p.a.Send(p.ctx, m, 0, 1000))
 	wc, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSend, SGL: whole(m)})
-	// An invalid request (IBTA 9.9.3), which rdma_rxe takes for trouble of its own.
+	// IBTA 9.9.3 demands the NAK "invalid request". rdma_rxe sends "remote operational error".
 	if wc.Status != rdma.RemInvReqErr && wc.Status != rdma.RemOpErr && !iwarp(p.devs[0]) {
 		t.Errorf("got %v, %v", wc.Status, err)
 	}
@@ -118,7 +118,7 @@ func testInvalidate(t *testing.T, open Provider) {
 			t.Errorf("the receiver was told %+v", m)
 		}
 	}
-	// A fresh key opens the region again, the old one stays dead.
+	// A new key opens the region again. The old key stays refused.
 	if fresh := dst.Invalidate(); fresh == key || fresh != dst.RKey() {
 		t.Errorf("the fresh key is %#x, the old one %#x", fresh, key)
 	}
@@ -126,7 +126,8 @@ func testInvalidate(t *testing.T, open Provider) {
 	shut(t, p, p.a.Write(p.ctx, src, 0, 100, to), "the old key still opens the region")
 }
 
-// shut is for a WRITE that the peer's device must refuse, which ends the connection.
+// shut checks that the peer's device has refused a WRITE, and that this ended the connection. err
+// is the error of the WRITE; what describes the failure of the test.
 func shut(t *testing.T, p *pair, err error, what string) {
 	t.Helper()
 	if err == nil && !iwarp(p.devs[0]) {
@@ -135,7 +136,7 @@ func shut(t *testing.T, p *pair, err error, what string) {
 	_ = over(t, p.a)
 }
 
-// testWindow opens a part of a region that is closed to peers itself.
+// testWindow opens a part of a region that itself allows peers no access.
 func testWindow(t *testing.T, open Provider) {
 	p := newPair(t, open, endpoint.Config{})
 	src, dst := p.region(p.a, 300, 1, rdma.LocalWrite), p.region(p.b, 300, 2, rdma.LocalWrite)

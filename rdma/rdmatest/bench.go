@@ -40,7 +40,8 @@ func Benchmark(b *testing.B, open Provider, openLink func(testing.TB) link.Link)
 	b.Run("Latency/SEND/8", func(b *testing.B) { stream(b, open, rdma.OpSend, 8, 1) })
 }
 
-// Posts measures small requests, where what they cost is all there is, one at a time and in a row.
+// Posts measures small requests, for which the cost of the request is all that counts: one at a
+// time, and 16 in flight.
 func Posts(b *testing.B, open Provider) {
 	for _, depth := range []int{1, 16} {
 		b.Run(fmt.Sprintf("WRITE/%d", depth), func(b *testing.B) { stream(b, open, rdma.OpWrite, 64, depth) })
@@ -49,8 +50,8 @@ func Posts(b *testing.B, open Provider) {
 	}
 }
 
-// stream keeps depth requests under way from a callback of the completion
-// queue, and returns bytes per second.
+// stream keeps depth requests in flight from a callback of the completion queue, and returns bytes
+// per second.
 func stream(b *testing.B, open Provider, op rdma.SendOp, size, depth int) float64 {
 	const recvs = 64
 	p := newPair(b, open, endpoint.Config{RecvDepth: -1})
@@ -179,7 +180,7 @@ func stream(b *testing.B, open Provider, op rdma.SendOp, size, depth int) float6
 	return float64(b.N) * float64(size) / d.Seconds()
 }
 
-// bareTime is how long the loops that are compared with run.
+// bareTime is the duration of the two loops for comparison.
 const bareTime = 300 * time.Millisecond
 
 // bareUDP sends full packets in batches over one link and takes them from the

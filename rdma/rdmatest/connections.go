@@ -39,7 +39,7 @@ func testConnect(t *testing.T, open Provider) {
 	if got := string(bytes.TrimRight(p.a.PrivateData(), "\x00")); got != "a few words" {
 		t.Errorf("private data of the reply %q", got)
 	}
-	// Each side starts no more than the other serves.
+	// Each side starts no more READs than the other side serves.
 	for i, c := range []*endpoint.Conn{p.a, p.b} {
 		if e := c.Negotiated(); e.InitiatorDepth != 3 || e.ResponderResources != 3 || e.PathMTU.Code() == 0 {
 			t.Errorf("side %d negotiated %+v", i, e)
@@ -149,7 +149,7 @@ func testDialAbandoned(t *testing.T, open Provider) {
 	if _, err := endpoint.Dial(ctx, client, l.Addr(), endpoint.Config{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
-	// An answer nobody waits for is no trouble.
+	// The server can still answer a request whose client has given up.
 	r := <-hold
 	done := make(chan struct{})
 	r.Loop().Submit(func() { r.Reject(rejectConsumer, nil); r.Reject(rejectConsumer, nil); close(done) })

@@ -9,8 +9,8 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// dgram is an end with a queue pair for datagrams and one region: the first half is for
-// receives, in pieces, and the second to send from.
+// dgram is an end with a queue pair for datagrams and one region. The first half of the region is
+// for receives, in pieces; the second half is for sends.
 type dgram struct {
 	*end
 	qp rdma.QP
@@ -48,7 +48,7 @@ func (e *dgram) piece(id uint64) rdma.SGE {
 	return rdma.SGE{Buf: e.mr.Bytes()[id*dgramSize:][:dgramSize], LKey: e.mr.LKey()}
 }
 
-// out is n bytes to send.
+// out returns n bytes of the second half, to send them.
 func (e *dgram) out(n int) []rdma.SGE {
 	return []rdma.SGE{{Buf: e.mr.Bytes()[1<<15:][:n], LKey: e.mr.LKey()}}
 }
@@ -57,7 +57,7 @@ func (e *dgram) to(o *dgram, qkey uint32) *rdma.AH {
 	return &rdma.AH{Remote: o.dev.Addr(), QPN: o.qp.Num(), QKey: qkey}
 }
 
-// say sends and waits for the completion.
+// say posts a send and waits for its completion.
 func (e *dgram) say(wr rdma.SendWR) {
 	e.t.Helper()
 	wr.Flags |= rdma.Signaled
@@ -67,7 +67,7 @@ func (e *dgram) say(wr rdma.SendWR) {
 	}
 }
 
-// noDatagrams ends a test of a device that has none.
+// noDatagrams reports whether a device has no datagrams, and checks that it refuses them.
 func noDatagrams(t *testing.T, d rdma.Device) bool {
 	t.Helper()
 	if rdma.LimitsOf(d).Datagrams {
@@ -90,7 +90,7 @@ func testDatagrams(t *testing.T, open Provider) {
 		return
 	}
 	a, b := newDgram(t, open(t)), newDgram(t, open(t))
-	after := newDgram(t, b.dev) // what it gets came after what b got
+	after := newDgram(t, b.dev) // after it has received one, all earlier ones have arrived at b
 	arrives := func(from, at *dgram, id uint64, data []byte, flags rdma.WCFlags) {
 		t.Helper()
 		wc := at.succeeded(id)
@@ -115,7 +115,7 @@ func testDatagrams(t *testing.T, open Provider) {
 		b.recv(id)
 		a.say(rdma.SendWR{ID: 100 + id, SGL: a.out(n), AH: a.to(b, testQKey)})
 		arrives(a, b, id, a.out(n)[0].Buf, 0)
-		// Back to where it came from, by what the completion says.
+		// b answers with a datagram to a.
 		a.recv(id)
 		b.say(rdma.SendWR{
 			ID: 200, Op: rdma.OpSendImm, Imm: 0xabcdef01, Flags: rdma.Solicited, SGL: b.out(n),
@@ -123,12 +123,13 @@ func testDatagrams(t *testing.T, open Provider) {
 		})
 		arrives(b, a, id, b.out(n)[0].Buf, rdma.WithImm|event)
 	}
-	// Lost: no receive, another Q_Key, longer than the receive. The sender knows nothing.
+	// Datagrams without a receive, with another Q_Key, or longer than the receive are lost. The
+	// sender gets no error.
 	a.say(rdma.SendWR{ID: 1, SGL: a.out(8), AH: a.to(b, testQKey)})
 	after.recv(0)
 	a.say(rdma.SendWR{ID: 1, SGL: a.out(1), AH: a.to(after, testQKey)})
 	after.succeeded(0)
-	b.recv(7) // from here on
+	b.recv(7) // for all sends that follow
 	a.say(rdma.SendWR{ID: 2, SGL: a.out(9), AH: a.to(b, testQKey+1)})
 	if !quirksOf(b.dev).LongFails {
 		a.say(rdma.SendWR{ID: 3, SGL: a.out(257), AH: a.to(b, testQKey)})
@@ -150,7 +151,8 @@ func testDatagrams(t *testing.T, open Provider) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// Memory that is not ours stops the sends alone, until RTS.
+	// A send from memory outside of the region moves the queue pair to SQE: its sends are flushed
+	// until it is in RTS again.
 	b.do(func() error {
 		return b.qp.PostSend([]rdma.SendWR{
 			{ID: 10, SGL: []rdma.SGE{{Buf: make([]byte, 4), LKey: b.mr.LKey()}}, AH: b.to(a, testQKey)},
@@ -182,7 +184,7 @@ func testDatagrams(t *testing.T, open Provider) {
 	}
 }
 
-// ask asks for the datagram service on a port of a device and waits for the answer.
+// ask resolves the datagram service on a port of a device, and waits for the answer.
 func (e *dgram) ask(p rdma.ResolveParams) rdma.UDAddress {
 	e.t.Helper()
 	got := make(chan rdma.UDAddress, 2)
@@ -229,7 +231,7 @@ func testDatagramService(t *testing.T, open Provider) {
 	if _, err := b.dev.ListenUD(port, func(rdma.UDRequest) {}); err == nil {
 		t.Error("two services on one port")
 	}
-	// Ports for connections are others.
+	// Listen and ListenUD have separate ports.
 	c, err := b.dev.Listen(port, func(r rdma.ConnRequest) { r.Reject(rejectConsumer, nil) })
 	ok(t, err)
 	ok(t, c.Close())
@@ -241,7 +243,7 @@ func testDatagramService(t *testing.T, open Provider) {
 		t.Errorf("%+v", got)
 	}
 	b.recv(0)
-	got.AH.QKey = testQKey // b's own, which a service of the kernel does not report
+	got.AH.QKey = testQKey // of b; a service of the kernel reports another
 	a.say(rdma.SendWR{ID: 1, SGL: a.out(5), AH: &got.AH})
 	if wc := b.succeeded(0); wc.ByteLen != rdma.GRHLen+5 {
 		t.Errorf("%+v", wc)
@@ -266,7 +268,8 @@ func testDatagramService(t *testing.T, open Provider) {
 	if !errors.Is(noConn, rdma.ErrInvalidWR) {
 		t.Errorf("a connection of datagrams: %v", noConn)
 	}
-	// One that is abandoned on the spot is not answered: what is asked after it is, and later.
+	// A canceled resolution gets no answer. The answer to a later one shows that enough time has
+	// passed.
 	a.do(func() error {
 		cancel, err := a.dev.ResolveUD(a.loop, rdma.ResolveParams{
 			Remote: l.Addr(),
@@ -286,7 +289,7 @@ func testDatagramService(t *testing.T, open Provider) {
 	if got := a.ask(rdma.ResolveParams{Remote: l.Addr()}); got.Err == nil {
 		t.Error("nobody listens, and there is an answer")
 	}
-	// A device that ends answers what it asked.
+	// When a device is closed, its resolutions without an answer fail.
 	last := make(chan error, 2)
 	nobody := netip.AddrPortFrom(a.dev.Addr().Next(), port)
 	a.do(func() error {

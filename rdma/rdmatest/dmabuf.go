@@ -12,19 +12,19 @@ import (
 	"github.com/rstored/rstored/rdma/endpoint"
 )
 
-// device is memory of a dma-buf that the device reaches by names, and the test by a mapping of all
-// of it.
+// device is memory in a dma-buf. The RDMA device names it by addresses in names. The test reads and
+// writes it by all, a mapping of the whole dma-buf.
 type device struct {
 	fd    int
 	all   []byte
-	start int // of names in all
+	start int // offset of the memory in all
 	names []byte
 }
 
-// guard is what lies before and behind a device's memory in its dma-buf.
+// guard is the number of bytes before and behind the memory in its dma-buf.
 const guard = 3 * 4096
 
-// newDevice makes a dma-buf of n bytes, whole pages, and what lies around them.
+// newDevice makes a dma-buf of n bytes (whole pages) with a guard on each side.
 func newDevice(t testing.TB, n int) *device {
 	t.Helper()
 	d := &device{fd: UDMABuf(t, n+2*guard), start: guard}
@@ -39,7 +39,7 @@ func newDevice(t testing.TB, n int) *device {
 	return d
 }
 
-// register registers the memory, or skips the test if the device's kernel is one that does not.
+// register registers the memory. It skips the test if the kernel's device does not support that.
 func (d *device) register(t testing.TB, pd rdma.PD, access rdma.Access) rdma.MR {
 	t.Helper()
 	m, err := pd.(rdma.DMABufRegisterer).RegisterDMABuf(d.fd, guard, d.names, access)
@@ -51,7 +51,8 @@ func (d *device) register(t testing.TB, pd rdma.PD, access rdma.Access) rdma.MR 
 	return m
 }
 
-// pick returns the end that registers dma-bufs, and then the other one, or skips the test.
+// pick returns the end whose domain registers dma-bufs, and the other end. It skips the test if
+// neither does.
 func pick(t testing.TB, a, b *end) (near, far *end) {
 	t.Helper()
 	if _, ok := a.pd.(rdma.DMABufRegisterer); ok {
@@ -64,8 +65,8 @@ func pick(t testing.TB, a, b *end) (near, far *end) {
 	return nil, nil
 }
 
-// testDMABuf: every operation moves the bytes of another device's memory, wherever in its pages
-// they begin and end, and no others. The processor has its addresses for names alone.
+// testDMABuf: every operation moves exactly the named bytes of a dma-buf, wherever in a page they
+// begin and end. The processor cannot access the memory by the addresses in names.
 func testDMABuf(t *testing.T, open Provider) {
 	near, far := pick(t, newEnd(t, open(t), rdma.CQOptions{}), newEnd(t, open(t), rdma.CQOptions{}))
 	const page, size = 4096, 300 * 4096
@@ -77,8 +78,8 @@ func testDMABuf(t *testing.T, open Provider) {
 
 	want := bytes.Clone(d.all)
 	seed := byte(10)
-	// moved runs an operation by which n bytes of the memory from off on become those of the peer,
-	// or the other way round.
+	// moved runs an operation that copies n bytes between the memory, from off on, and the peer: to
+	// the memory if in is set, else from the memory.
 	moved := func(what string, off, n int, in bool, do func()) {
 		t.Helper()
 		seed++
@@ -144,7 +145,8 @@ func testDMABuf(t *testing.T, open Provider) {
 			far.succeeded(7)
 		})
 	}
-	// With memory of the host in one request, and a part of the region that is one of its own.
+	// A window of the region, and a request that gathers from the dma-buf and from memory of the
+	// host.
 	w, err := m.Window(d.names[5*page+100:][:3*page], rdma.LocalWrite|rdma.RemoteWrite)
 	ok(t, err)
 	defer w.Close()
@@ -182,7 +184,7 @@ func testDMABuf(t *testing.T, open Provider) {
 	}
 }
 
-// differ is where two slices of one length begin to differ.
+// differ returns the index of the first byte in which two slices of the same length differ.
 func differ(a, b []byte) int {
 	for i := range a {
 		if a[i] != b[i] {
@@ -192,7 +194,7 @@ func differ(a, b []byte) int {
 	return len(a)
 }
 
-// testDMABufAccess: a region of another device's memory gives no more than it was opened for.
+// testDMABufAccess: a region of a dma-buf allows only the access that it was registered with.
 func testDMABufAccess(t *testing.T, open Provider) {
 	const n = 3 * 4096
 	for _, c := range []struct {
@@ -245,7 +247,7 @@ func testDMABufAccess(t *testing.T, open Provider) {
 	})
 }
 
-// newDevicePair is a pair; the domain of its second end registers dma-bufs.
+// newDevicePair makes a pair and returns the domain of its second end, which registers dma-bufs.
 func newDevicePair(t testing.TB, open Provider) (*pair, rdma.PD) {
 	t.Helper()
 	p := newPair(t, open, endpoint.Config{})
@@ -259,8 +261,8 @@ func newDevicePair(t testing.TB, open Provider) (*pair, rdma.PD) {
 	return p, p.b.PD()
 }
 
-// testBadDMABufs: what is no part of a dma-buf is refused, and so is what a region of one cannot
-// be.
+// testBadDMABufs: RegisterDMABuf refuses memory outside of the dma-buf, wrong descriptors, and
+// access that a dma-buf cannot have.
 func testBadDMABufs(t *testing.T, open Provider) {
 	dev := open(t)
 	domain, err := dev.AllocPD()
@@ -310,7 +312,7 @@ func testBadDMABufs(t *testing.T, open Provider) {
 	}
 }
 
-// testDMABufReleased: a dma-buf is free again when its region is closed, or the device is.
+// testDMABufReleased: the dma-buf has no more references once its region or the device is closed.
 func testDMABufReleased(t *testing.T, open Provider) {
 	for _, end := range []string{"region", "parent first", "device"} {
 		t.Run(end, func(t *testing.T) {

@@ -23,7 +23,7 @@ type end struct {
 	cfg      rdma.QPConfig
 }
 
-// newEnd makes queues; o may ask for other than what is usual.
+// newEnd makes an end without a connection. o changes the options of its completion queue.
 func newEnd(t testing.TB, d rdma.Device, o rdma.CQOptions) *end {
 	t.Helper()
 	e := &end{
@@ -74,7 +74,7 @@ func (e *end) on(fn func()) {
 	<-done
 }
 
-// do runs fn on the loop and fails the test if it does.
+// do runs fn on the loop and fails the test if fn returns an error.
 func (e *end) do(fn func() error) {
 	e.t.Helper()
 	var err error
@@ -88,7 +88,7 @@ func (e *end) completion() rdma.WC {
 	return await(e.t, e.wcs, "no completion")
 }
 
-// succeeded waits for the next completion, which must be that of request id, and a success.
+// succeeded waits for the next completion. It must be a success of request id.
 func (e *end) succeeded(id uint64) rdma.WC {
 	e.t.Helper()
 	wc := e.completion()
@@ -122,7 +122,7 @@ func (e *end) events(_ rdma.Conn, v rdma.ConnEvent) {
 	}
 }
 
-// errOtherLoop says that a request came to another loop than that of the end.
+// errOtherLoop means that a request came to another loop than that of the end.
 var errOtherLoop = errors.New("another loop got the request")
 
 // join connects a to b. A device with several loops gives each request to another loop. b rejects
@@ -172,7 +172,7 @@ func (e *end) recv(id uint64, sgl []rdma.SGE) {
 	e.do(func() error { return e.conn.QP().PostRecv([]rdma.RecvWR{{ID: id, SGL: sgl}}) })
 }
 
-// exec posts a request and waits for its completion, which must be the next one, and a success.
+// exec posts a request and waits for the next completion, which must be a success of this request.
 func (e *end) exec(wr rdma.SendWR) {
 	e.t.Helper()
 	const id = 1 << 40

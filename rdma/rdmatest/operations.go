@@ -60,7 +60,8 @@ func firstNonZero(b []byte) int {
 	return -1
 }
 
-// unsupported is for a request that the device says it does not have.
+// unsupported checks that a request fails with ErrUnsupported, because the device says that it does
+// not have the operation.
 func unsupported(t *testing.T, p *pair, w rdma.SendWR) {
 	t.Helper()
 	if _, err := p.a.Do(p.ctx, w); !errors.Is(err, rdma.ErrUnsupported) {
@@ -111,7 +112,7 @@ func testGatherScatter(t *testing.T, open Provider) {
 		}
 		return l
 	}
-	// Pieces that end inside packets, are empty, and are longer than packets.
+	// The elements end inside of packets, are empty, or are longer than packets.
 	_, err := p.a.Do(p.ctx, rdma.SendWR{
 		Op: rdma.OpWrite, SGL: cut(src, 0, 1, 1, 9001, 20000), RemoteAddr: dst.Addr(),
 		RKey: dst.RKey(),
@@ -132,8 +133,8 @@ func testGatherScatter(t *testing.T, open Provider) {
 	}
 }
 
-// testPageEnds moves data that is short and lies on both sides of the end of a page, on either
-// side, several at once.
+// testPageEnds moves short data across the end of a page, at the source and at the destination,
+// with several requests in flight.
 func testPageEnds(t *testing.T, open Provider) {
 	const page, lanes = 4096, 8
 	p := newPair(t, open, endpoint.Config{})
@@ -160,7 +161,7 @@ func testPageEnds(t *testing.T, open Provider) {
 						t.Errorf("%d bytes, %d of them before the end of a page: %x is there and %x here, not %x", n, before,
 							dst.Bytes()[to:to+n], back.Bytes()[at:at+n], want)
 					}
-					settle(p.b) // the loop of b writes there next
+					settle(p.b) // the test has read dst before b's loop writes there again
 				}
 			}
 		})
@@ -215,11 +216,11 @@ func testOrderOfList(t *testing.T, open Provider) {
 		}
 		_, err = p.b.Recv(p.ctx)
 		ok(t, err)
-		// The message says that the data before it is there.
+		// The message shows that the data before it has arrived.
 		if !bytes.Equal(src.Bytes(), dst.Bytes()) {
 			t.Fatalf("round %d: a SEND overtook the WRITE before it", i)
 		}
-		settle(p.b) // done with looking before the next round writes
+		settle(p.b) // the test has read dst before the next WRITE
 	}
 }
 

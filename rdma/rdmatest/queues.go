@@ -8,8 +8,8 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// testSharedReceives: two connections share one receive queue, which sends an event when it runs
-// low; a message that finds none waits.
+// testSharedReceives: two connections share one receive queue. The queue sends an event when few
+// receives are left. A message that finds no receive waits for one.
 func testSharedReceives(t *testing.T, open Provider) {
 	da, db := open(t), open(t)
 	b := [2]*end{newEnd(t, db, rdma.CQOptions{}), newEnd(t, db, rdma.CQOptions{})}
@@ -55,10 +55,10 @@ func testSharedReceives(t *testing.T, open Provider) {
 			t.Errorf("message %d: %+v", i, wc)
 		}
 	}
-	if n := await(t, low, "no event that the queue runs low"); n >= 3 { // a device may say so before the message ends
+	if n := await(t, low, "no event that the queue runs low"); n >= 3 { // may come early
 		t.Errorf("low with %d receives left", n)
 	}
-	// The third receive, a message that takes it, and one that finds none.
+	// One of the two messages takes the third receive. The other message finds none.
 	if iwarp(db) {
 		b[0].do(func() error { return srq.PostRecv([]rdma.RecvWR{recv(3)}) })
 	}
@@ -80,7 +80,7 @@ func testSharedReceives(t *testing.T, open Provider) {
 	if len(got) != 2 || !got[2] || !got[3] {
 		t.Errorf("the receives %v were taken", got)
 	}
-	// A queue pair in ERR leaves the queue to the others.
+	// When a queue pair is in ERR, the others still use the queue.
 	b[0].do(func() error { return srq.PostRecv([]rdma.RecvWR{recv(4)}) })
 	b[0].do(func() error { return b[0].conn.QP().Modify(rdma.QPAttr{State: rdma.StateErr}) })
 	if v := await(t, b[0].qpEvents, "no event that no receive completes any more"); v != rdma.LastWQEReached {
@@ -107,8 +107,7 @@ func testSharedReceives(t *testing.T, open Provider) {
 	})
 }
 
-// testInline: the data of an inline request is taken when it is posted, from memory that is
-// not registered.
+// testInline: PostSend copies the data of an inline request. The memory need not be registered.
 func testInline(t *testing.T, open Provider) {
 	a, b := newEnd(t, open(t), rdma.CQOptions{}), newEnd(t, open(t), rdma.CQOptions{})
 	join(a, b, port)
@@ -148,7 +147,7 @@ func testInline(t *testing.T, open Provider) {
 	}
 }
 
-// testInlineMost: queue pairs take as much inline data as the device says, and no more.
+// testInlineMost: queue pairs take as much inline data as Limits.Inline, and no more.
 func testInlineMost(t *testing.T, open Provider) {
 	a, b := newEnd(t, open(t), rdma.CQOptions{}), newEnd(t, open(t), rdma.CQOptions{})
 	n := 64
@@ -182,8 +181,8 @@ func testInlineMost(t *testing.T, open Provider) {
 	}
 }
 
-// testArming: a queue that is to be armed has one event for each Arm, and when only
-// solicited ones are asked for, for a message that the peer marked so.
+// testArming: a queue with CQOptions.Armed makes one event for each Arm. After Arm(true), only an
+// error or a message with the solicited-event bit makes the event.
 func testArming(t *testing.T, open Provider) {
 	a, b := newEnd(t, open(t), rdma.CQOptions{}), newEnd(t, open(t), rdma.CQOptions{Armed: true})
 	join(a, b, port)
@@ -225,10 +224,10 @@ func testArming(t *testing.T, open Provider) {
 	b.on(func() { b.drain(); b.cq.Arm(true) })
 	b.recv(8, part(dst, 0, 64))
 	b.do(func() error { return b.conn.QP().Modify(rdma.QPAttr{State: rdma.StateErr}) })
-	b.event() // an error is worth one
+	b.event() // flushed: an error makes an event
 }
 
-// testResize: a completion queue takes more, or fewer, but not fewer than it has.
+// testResize: Resize enlarges or shrinks a queue, but not below the completions in it.
 func testResize(t *testing.T, open Provider) {
 	a, b := newEnd(t, open(t), rdma.CQOptions{}), newEnd(t, open(t), rdma.CQOptions{Depth: 4, Armed: true})
 	join(a, b, port)

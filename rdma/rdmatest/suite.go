@@ -91,7 +91,7 @@ func Run(t *testing.T, open Provider) {
 	}
 }
 
-// pair is two connected ends.
+// pair is two connected ends, each with a device of its own.
 type pair struct {
 	t      testing.TB
 	ctx    context.Context
@@ -100,7 +100,7 @@ type pair struct {
 	listen *endpoint.Listener
 }
 
-// port is what the tests listen on; each device has an address of its own.
+// port is the port that the tests listen on.
 const port = 7471
 
 func newPair(t testing.TB, open Provider, cfg endpoint.Config) *pair {
@@ -137,7 +137,7 @@ func (p *pair) connect(cfg endpoint.Config) (a, b *endpoint.Conn) {
 	return a, b
 }
 
-// region registers n bytes with a pattern.
+// region registers n bytes that have the pattern of seed.
 func (p *pair) region(c *endpoint.Conn, n int, seed byte, access rdma.Access) rdma.MR {
 	p.t.Helper()
 	m, err := c.Register(pattern(n, seed), access)
@@ -160,8 +160,8 @@ func pattern(n int, seed byte) []byte {
 	return b
 }
 
-// settle waits for the turn of c's loop: what peers wrote into memory before
-// is visible to the caller then.
+// settle waits until c's loop has made a turn. The caller then sees what peers wrote into memory
+// before.
 func settle(c *endpoint.Conn) {
 	done := make(chan struct{})
 	if c.Loop().Submit(func() { close(done) }) {

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DMABufEnv says what the kernel's device that tests use does with a dma-buf: "taken", or
-// "refused". Where it says nothing both are good.
+// DMABufEnv names an environment variable: "taken" if the kernel's device under test registers
+// dma-bufs, "refused" if it does not. If the variable is not set, the tests accept both.
 const DMABufEnv = "RDMA_TEST_DMABUF"
 
-// UDMABuf is a dma-buf of n bytes, whole pages, made of memory. Where the kernel has no udmabuf the
-// test is skipped, unless DMABufEnv says what the device does.
+// UDMABuf makes a dma-buf of n bytes (whole pages) of memory of the host. If the kernel has no
+// udmabuf, UDMABuf skips the test, or fails it if DMABufEnv is set.
 func UDMABuf(t testing.TB, n int) (fd int) {
 	t.Helper()
 	dev, err := os.OpenFile("/dev/udmabuf", os.O_RDWR, 0)
@@ -45,8 +45,8 @@ func UDMABuf(t testing.TB, n int) (fd int) {
 	return int(r)
 }
 
-// DMABufReferences is how many references there are to a dma-buf, as the kernel counts them:
-// descriptors, mappings, regions.
+// DMABufReferences returns the kernel's number of references to a dma-buf: descriptors, mappings
+// and regions.
 func DMABufReferences(t testing.TB, fd int) (n int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
@@ -60,7 +60,7 @@ func DMABufReferences(t testing.TB, fd int) (n int) {
 	return 0
 }
 
-// descriptors is how many this process has.
+// descriptors returns the number of open descriptors of this process.
 func descriptors(t testing.TB) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")

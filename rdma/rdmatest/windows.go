@@ -8,8 +8,8 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// testMemoryWindow: a window that is bound by a work request opens a part of a region to one
-// queue pair, until it is invalidated from here or there.
+// testMemoryWindow: a window that a work request binds opens a part of a region to one queue pair,
+// until its owner or the peer invalidates it.
 func testMemoryWindow(t *testing.T, open Provider) {
 	da, db := open(t), open(t)
 	a, b := newEnd(t, da, rdma.CQOptions{}), newEnd(t, db, rdma.CQOptions{})
@@ -56,7 +56,7 @@ func testMemoryWindow(t *testing.T, open Provider) {
 		firstNonZero(of.Bytes()[:100]) >= 0 {
 		t.Error("the bytes are not in the window")
 	}
-	// Bound anew, after the owner and then the peer has invalidated it.
+	// The window is bound again after its owner has invalidated it, and then after the peer has.
 	b.exec(rdma.SendWR{Op: rdma.OpLocalInv, InvRKey: key})
 	again := w.Rekey()
 	if again == key || w.RKey() != 0 {
@@ -72,7 +72,7 @@ func testMemoryWindow(t *testing.T, open Provider) {
 	last := w.Rekey()
 	b.post(bind(last))
 	b.succeeded(1)
-	// The key of one queue pair is none to another of the same domain.
+	// Another queue pair of the same domain cannot use the key.
 	c, d := newEnd(t, da, rdma.CQOptions{}), newEnd(t, db, rdma.CQOptions{})
 	d.cfg.PD = b.pd
 	join(c, d, port+1)
@@ -92,7 +92,7 @@ func testMemoryWindow(t *testing.T, open Provider) {
 	}
 }
 
-// refused: what a device does not offer fails with ErrUnsupported.
+// refused checks that what a device does not offer fails with ErrUnsupported.
 func refused(t testing.TB, what string, err error) {
 	t.Helper()
 	if !errors.Is(err, rdma.ErrUnsupported) {
@@ -100,7 +100,7 @@ func refused(t testing.TB, what string, err error) {
 	}
 }
 
-// testBadBinds: what cannot be bound fails the request, and with it the connection.
+// testBadBinds: a bind that cannot be executed fails, and ends the connection.
 func testBadBinds(t *testing.T, open Provider) {
 	da, db := open(t), open(t)
 	for i, c := range []struct {
@@ -148,7 +148,7 @@ func testBadBinds(t *testing.T, open Provider) {
 		}
 		b.on(func() { err = b.conn.QP().PostSend([]rdma.SendWR{wr}) })
 		if _, limited := db.(rdma.Limited); limited && errors.Is(err, rdma.ErrInvalidWR) {
-			w.Close() // as good
+			w.Close() // a Limited device may refuse it at post time
 			continue
 		}
 		ok(t, err)
@@ -159,8 +159,8 @@ func testBadBinds(t *testing.T, open Provider) {
 	}
 }
 
-// testFastRegistration: a region gets its memory by a work request, under a key for local
-// and one for remote use, and loses it by another.
+// testFastRegistration: an OpReg gives a region memory, under an L_Key and an R_Key. An OpLocalInv
+// takes the memory away.
 func testFastRegistration(t *testing.T, open Provider) {
 	a, b := newEnd(t, open(t), rdma.CQOptions{}), newEnd(t, open(t), rdma.CQOptions{})
 	join(a, b, port)

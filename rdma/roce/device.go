@@ -36,7 +36,7 @@ type Device struct {
 	// QP number. Until Start only.
 	restorable map[uint32]*SnapshotConn
 
-	// mu guards the rest but ended. It is never held while a loop is waited for.
+	// mu guards the rest but ended. No goroutine waits for a loop while it holds mu.
 	mu        sync.Mutex
 	listeners map[uint16]*listener[rdma.ConnRequest]
 	services  map[uint16]*listener[rdma.UDRequest]

@@ -82,7 +82,7 @@ func (c *conn) Quiescent() bool {
 }
 
 // PostponeCM makes datagrams for the connection manager wait, so that no peer begins or ends a
-// connection, or ends the postponement. It must not be called on a loop.
+// connection. With on false it ends the wait and handles them. It must not be called on a loop.
 func (d *Device) PostponeCM(on bool) {
 	s := d.shards[0]
 	do := func() {

@@ -37,7 +37,7 @@ func listen[R any](l *listener[R], open func(m *cm.Machine, port uint16) error) 
 		return nil, fmt.Errorf("RDMA port %d of %v is listened on already", l.port, d.addr)
 	}
 	first := d.shards[0]
-	if !first.Submit(func() { _ = open(first.cm, l.port) }) { // it fails for a port that is open, and among has those
+	if !first.Submit(func() { _ = open(first.cm, l.port) }) { // open fails only for a port in among
 		return nil, rdma.ErrClosed
 	}
 	l.among[l.port] = l

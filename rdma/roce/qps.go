@@ -83,9 +83,9 @@ func (s *shard) list() []QPInfo {
 	return list
 }
 
-// HWCounters names counters as the Linux kernel's drivers name theirs, in
-// /sys/class/infiniband/DEVICE/ports/1/hw_counters (rdma_rxe, and mlx5 for what rxe does not
-// count), so that who knows those knows these. The set of names does not change.
+// HWCounters names the counters as the Linux kernel's drivers name theirs, in
+// /sys/class/infiniband/DEVICE/ports/1/hw_counters: rdma_rxe, and mlx5 for what rxe does not count.
+// Administrators know these names. The set of names does not change.
 func HWCounters(c *rc.Counters) map[string]uint64 {
 	return map[string]uint64{
 		"sent_pkts":                      c.TxPackets,

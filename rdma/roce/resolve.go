@@ -23,7 +23,7 @@ func (s *shard) sidrRequest(id *cm.ID) {
 	l := d.services[id.Service]
 	d.mu.Unlock()
 	refuse := func(why cm.SIDRStatus) {
-		_ = s.cm.Answer(s.now, id, cm.AnswerParams{Status: why}) // it fails only for a request that was answered
+		_ = s.cm.Answer(s.now, id, cm.AnswerParams{Status: why}) // fails only if answered before
 	}
 	// The reasons of a REJ have their counterparts among the statuses of a SIDR REP (IBTA
 	// 12.11.2.2).

@@ -181,9 +181,9 @@ func (s *shard) turn() error {
 	return nil
 }
 
-// portion is how many messages the loop serves before it sends what they caused. The peer then works on
-// the first answers while the loop serves the rest. With a single answer for all, the two ends would
-// work in turns, each half of the time.
+// portion is how many messages the loop serves before it sends their answers. The peer then works
+// on the first answers while the loop serves the rest. If all answers left together, one end would
+// always wait while the other one works.
 const portion = 8
 
 // serve runs the callbacks for what has happened, and sends the packets that this causes.

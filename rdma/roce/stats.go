@@ -74,7 +74,7 @@ func (s *shard) snapshot() Stats {
 	return t
 }
 
-// add adds the numbers of b to a. A truth value is true if it is in one of them.
+// add adds the numbers of b to a. A bool becomes true if it is true in a or b.
 func add(a, b reflect.Value) {
 	for i := range a.NumField() {
 		switch x, y := a.Field(i), b.Field(i); x.Kind() {

@@ -206,8 +206,8 @@ func writable(want, have rdma.Access) bool {
 	return want&(rdma.RemoteWrite|rdma.RemoteAtomic) == 0 || have&rdma.LocalWrite != 0
 }
 
-// bind opens r under the key of the request, which must be the one that Rekey drew. Otherwise it
-// returns the status otherwise.
+// bind opens r under the key of the request. If that is not the key that Rekey drew, bind returns
+// the status otherwise.
 func (b *bindable) bind(w *rdma.SendWR, r *region, otherwise rdma.Status) rdma.Status {
 	b.t.mu.Lock()
 	defer b.t.mu.Unlock()

@@ -34,8 +34,9 @@ type PortStats struct {
 // NewBottleneck makes a port. Via routes datagrams through it.
 func (n *Network) NewBottleneck(p Port) *Bottleneck { return &Bottleneck{Port: p, net: n} }
 
-// Via routes the datagrams from from to to through b. The zero address matches any. The most
-// specific rule applies; of two equally specific ones, that of the sender.
+// Via routes the datagrams that the address from sends to the address to through b. The zero
+// address matches any. The most specific rule applies; of two equally specific ones, that of the
+// sender.
 func (n *Network) Via(b *Bottleneck, from, to netip.Addr) { n.via[[2]netip.Addr{from, to}] = b }
 
 // path is the port between two addresses, nil for none.

@@ -17,7 +17,7 @@ type Interface struct {
 	Addrs []netip.Addr
 }
 
-// Interfaces lists this host's that are up.
+// Interfaces lists the network interfaces of this host that are up.
 func Interfaces() ([]Interface, error) {
 	ifs, err := net.Interfaces()
 	if err != nil {
@@ -42,7 +42,7 @@ func Interfaces() ([]Interface, error) {
 	return out, nil
 }
 
-// Addrs are the addresses of a device by which others reach it, among them those of the interfaces.
+// Addrs returns the addresses by which other hosts reach a device. ifs are the host's interfaces.
 func Addrs(sys fs.FS, d *Device, ifs []Interface) []netip.Addr {
 	var out []netip.Addr
 	for i := range d.Ports {
@@ -55,8 +55,11 @@ func Addrs(sys fs.FS, d *Device, ifs []Interface) []netip.Addr {
 	return out
 }
 
-// PortAddrs are the addresses that RDMA-CM finds a port by: of RoCE those in the table of GIDs,
-// else those of its network interface.
+// PortAddrs returns the addresses by which RDMA-CM finds a port.
+//
+//	RoCE          those in the port's table of GIDs
+//	iWARP         those of its network interface
+//	InfiniBand    those of its IPoIB interfaces
 func PortAddrs(sys fs.FS, d *Device, p *Port, ifs []Interface) []netip.Addr {
 	var out []netip.Addr
 	of := func(name string) {
@@ -81,7 +84,7 @@ func PortAddrs(sys fs.FS, d *Device, p *Port, ifs []Interface) []netip.Addr {
 	return out
 }
 
-// ipoib are the network interfaces of a port of InfiniBand.
+// ipoib returns the names of the IPoIB interfaces of an InfiniBand port.
 func ipoib(sys fs.FS, device string, port int) []string {
 	entries, _ := fs.ReadDir(sys, "class/net") // a host without it has no interface
 	var out []string

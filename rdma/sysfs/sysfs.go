@@ -18,7 +18,7 @@ import (
 // Device is an RDMA device of the kernel.
 type Device struct {
 	Name     string `json:"name"`
-	Driver   string `json:"driver,omitempty"` // of the kernel, such as mlx5_core, or rdma_rxe and siw; empty if unknown
+	Driver   string `json:"driver,omitempty"` // such as mlx5_core, rdma_rxe, siw; empty if unknown
 	Kind     string `json:"kind"`             // of node: CA (InfiniBand and RoCE) or RNIC (iWARP)
 	Soft     bool   `json:"soft"`             // on an ordinary network interface
 	NUMA     *int   `json:"numa_node,omitempty"`
@@ -57,7 +57,7 @@ func (g GID) Addr() netip.Addr {
 	return a.Unmap()
 }
 
-// class is where sysfs has the devices.
+// class is the directory of the devices in sysfs.
 const class = "class/infiniband"
 
 // List reads the devices from a file system like /sys, in order of their names. A kernel
@@ -66,7 +66,7 @@ func List(sys fs.FS) ([]Device, error) {
 	return list(sys, func(string) bool { return true })
 }
 
-// ListUsable is List without those that are Usable no more.
+// ListUsable is List without the devices that programs cannot use any more (Usable).
 func ListUsable(sys fs.FS) ([]Device, error) {
 	return list(sys, func(name string) bool { return Usable(sys, name) })
 }
@@ -102,12 +102,12 @@ func Named(sys fs.FS, name string) (Device, bool) {
 // Host is this host's devices.
 func Host() ([]Device, error) { return List(os.DirFS("/sys")) }
 
-// verbsClass is where sysfs has the character devices by which programs use the devices.
+// verbsClass is the directory of the character devices by which programs use the devices.
 const verbsClass = "class/infiniband_verbs"
 
-// Usable reports whether programs can use a device. The kernel first withdraws that when a device
-// is removed. When a soft device is removed, the kernel then waits until all programs have closed
-// it, and sends them no event.
+// Usable reports whether programs can use a device. The removal of a device begins with its
+// character device. The kernel removes a soft device only when all programs have closed it, and
+// sends them no event.
 func Usable(sys fs.FS, name string) bool {
 	entries, err := fs.ReadDir(sys, verbsClass)
 	if err != nil {
@@ -184,9 +184,9 @@ func read(sys fs.FS, name string) Device {
 	return d
 }
 
-// interfaceOf is the network interface of an iWARP port whose table of GIDs names none: RDMA-CM
-// finds the port by the interface's MAC address, which the GID begins with. The GUID of the node is
-// made of it too.
+// interfaceOf finds the network interface of an iWARP port whose table of GIDs names none. RDMA-CM
+// finds the port by the interface's MAC address: the first GID begins with the MAC address, and the
+// GUID of the node is made of it.
 func interfaceOf(sys fs.FS, d *Device, p *Port) string {
 	entries, _ := fs.ReadDir(sys, "class/net") // a host without it has no interface
 	found, upper := "", ""
@@ -209,7 +209,7 @@ func interfaceOf(sys fs.FS, d *Device, p *Port) string {
 	return cmp.Or(found, upper)
 }
 
-// hasMAC reports whether the first GID of an iWARP port is of a MAC address.
+// hasMAC reports whether the first GID of an iWARP port is made of a MAC address.
 func hasMAC(p *Port, mac net.HardwareAddr) bool {
 	if len(p.GIDs) == 0 || p.GIDs[0].Index != 0 || len(mac) != 6 {
 		return false
@@ -222,7 +222,7 @@ func hasMAC(p *Port, mac net.HardwareAddr) bool {
 	return bytes.Equal(b[:6], mac) && [10]byte(b[6:]) == [10]byte{}
 }
 
-// isEUI64 reports whether a GUID, as in 0200:c9ff:fe12:3456, is that of a MAC address (RFC 4291
+// isEUI64 reports whether a GUID, such as 0200:c9ff:fe12:3456, is made of a MAC address (RFC 4291
 // appendix A).
 func isEUI64(guid string, mac net.HardwareAddr) bool {
 	b, err := hex.DecodeString(strings.ReplaceAll(guid, ":", ""))
@@ -232,7 +232,7 @@ func isEUI64(guid string, mac net.HardwareAddr) bool {
 	return bytes.Equal(b, []byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 }
 
-// after is what sysfs says behind a number, as in "4: ACTIVE".
+// after returns the word behind the number in a value of sysfs, such as "4: ACTIVE".
 func after(s string) string {
 	if _, word, ok := strings.Cut(s, ": "); ok {
 		return word
@@ -240,8 +240,8 @@ func after(s string) string {
 	return s
 }
 
-// driver is what the bus says. Soft devices have no bus; the kernel has one driver of theirs for
-// each kind of node.
+// driver returns the driver that the bus names in uevent. Soft devices have no bus. For them the
+// node type decides, because the kernel has one soft driver for each.
 func driver(node, uevent string, soft bool) string {
 	for line := range strings.Lines(uevent) {
 		if d, ok := strings.CutPrefix(strings.TrimSpace(line), "DRIVER="); ok {
@@ -257,7 +257,7 @@ func driver(node, uevent string, soft bool) string {
 	return RXEDriver
 }
 
-// What the kernel calls kinds of nodes and of links.
+// Names of the kernel for a node type and a link layer.
 const (
 	RNIC       = "RNIC"       // a node of iWARP
 	InfiniBand = "InfiniBand" // a link

@@ -17,7 +17,7 @@ import (
 const (
 	handlesMax  = 256                     // address handles of a domain that no request uses
 	pathsMax    = 4096                    // InfiniBand paths of a device
-	unreachable = 1000 * rdma.Millisecond // how long a destination that cannot be resolved is not tried again
+	unreachable = 1000 * rdma.Millisecond // before a failed destination is tried again
 )
 
 // destination is what an address handle leads to.

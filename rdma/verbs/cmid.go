@@ -60,7 +60,8 @@ func (l *loop) adopt(id *C.struct_rdma_cm_id, on func(*C.struct_rs_event)) *cmID
 	return i
 }
 
-// destroy waits for an event of the rdma_cm_id that another thread reads.
+// destroy destroys the rdma_cm_id. If another thread is reading an event of it, destroy waits until
+// the event is acknowledged (rdma_destroy_id).
 func (i *cmID) destroy() {
 	if i.id == nil {
 		return
@@ -216,8 +217,8 @@ func (r *incoming) PKey() uint16           { return r.pkey }
 // event handles an event before the answer.
 func (r *incoming) event(e *C.struct_rs_event) { _ = r.l.dev.deviceEvent(e) }
 
-// refuse rejects the request with at most so many bytes of private data. The connection manager
-// knows one reason, that of its users.
+// refuse rejects the request with at most most bytes of private data. The connection manager has
+// only one reason: consumer reject.
 func (r *incoming) refuse(private []byte, most int) {
 	data := C.CBytes(private)
 	defer C.free(data)

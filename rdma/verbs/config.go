@@ -22,14 +22,14 @@ type Config struct {
 	Loops int
 	// Logger receives what an operator should know; nil for none.
 	Logger *slog.Logger
-	// NoSpin: loops sleep at once when there is nothing to do. Otherwise a loop that is busy looks
-	// for completions before it sleeps, for as long as that takes: 50 to 200 µs, and less where it
-	// looks in vain.
+	// NoSpin makes loops sleep at once when there is nothing to do. Otherwise a busy loop polls for
+	// completions before it sleeps, for as long as a sleep costs: 50 to 200 µs. It polls for a
+	// shorter time if that finds no completions.
 	NoSpin bool
 	// OnFailure, if set, gets the record of each connection that ended badly and of each
 	// request that was refused, on a loop and after the last event.
 	OnFailure func(Record)
-	// BusyPoll: loops look for completions all the time while they have queue pairs, as perftest
-	// does. Each takes a processor then. It goes before NoSpin.
+	// BusyPoll makes loops poll for completions all the time while they have queue pairs, as
+	// perftest does. Each loop then takes a processor. BusyPoll overrides NoSpin.
 	BusyPoll bool
 }

@@ -27,7 +27,8 @@ var _ rdma.DMABufRegisterer = (*pd)(nil)
 // RegisterDMABuf implements rdma.DMABufRegisterer.
 func (p *pd) RegisterDMABuf(fd int, offset uint64, names []byte, access rdma.Access) (rdma.MR, error) {
 	if access&rdma.WindowBind != 0 {
-		return nil, fmt.Errorf("%w: memory windows of a dma-buf", rdma.ErrUnsupported) // the kernel refuses the flag
+		// The kernel refuses the flag.
+		return nil, fmt.Errorf("%w: memory windows of a dma-buf", rdma.ErrUnsupported)
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

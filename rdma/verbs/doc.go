@@ -28,16 +28,22 @@
 // # Ownership
 //
 // The device uses the memory of a request until its completion. Memory of a region is pinned for
-// the Go runtime, and locked by the kernel, from Register to Close. An object of the library is
-// destroyed in this order, because the kernel refuses to destroy an object in use: queue pairs,
-// after the windows that are bound to them, rdma_cm_ids, shared receive queues, completion queues,
-// other windows, regions, domains, the context.
+// the Go runtime, and locked by the kernel, from Register to Close. The kernel refuses to destroy
+// an object in use, so objects of the library are destroyed in this order:
+//
+//	memory windows that are bound to a queue pair
+//	the queue pair, then its rdma_cm_id
+//	shared receive queues, completion queues
+//	other windows, regions, protection domains
+//	the context
 //
 // # Locks
 //
 // The path of requests and completions takes no lock, apart from those of windows and address
-// handles. Locks are taken in this order: mr.mu, Device.mu, mw.mu, windows.mu. libraries is taken
-// without any of them, and not by the goroutine of events, which hca.end waits for.
+// handles.
+//
+// Lock order: mr.mu, Device.mu, mw.mu, windows.mu. libraries is taken without any of them, and not
+// by the goroutine of events, because hca.end waits for that goroutine with libraries locked.
 //
 // # Peers
 //

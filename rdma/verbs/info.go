@@ -39,8 +39,8 @@ type Stats struct {
 	SendRequests         uint64 // in those lists
 	RecvRequests         uint64
 	Completions          uint64
-	Failed               [FailedMax]uint64 // completions by their rdma.Status; those of success are not counted here
-	Polls                uint64            // crossings of the border to the library that looked for completions
+	Failed               [FailedMax]uint64 // by rdma.Status, without successes
+	Polls                uint64            // calls of the library that polled for completions
 	Wakeups              uint64            // events of the completion channels
 	AsyncEvents          uint64            // of the device, its port and its queue pairs
 	CMEvents             uint64

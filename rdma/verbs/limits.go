@@ -12,7 +12,8 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// queryLimits asks the device for its limits. inline finds the one that is missing.
+// queryLimits asks the device for its limits. Devices do not report the limit of inline data, see
+// inline.
 func (d *Device) queryLimits() error {
 	var lim C.struct_rs_limits
 	if e := C.rs_query_device(d.ctx, &lim); e != 0 {

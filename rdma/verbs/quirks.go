@@ -44,9 +44,10 @@ func quirksOf(software, iwarp bool) quirks {
 	}
 }
 
-// The kernel gives each queue of siw the lowest free offset at which the program maps it. libsiw
-// takes one of the offsets for its number of "none" (SIW_INVAL_UOBJ_KEY). The queue that begins
-// there fails without a reason, and so do all after it, which get the same offset.
+// The kernel gives each queue of siw the lowest free offset at which the program maps it. One of
+// these offsets is the value by which libsiw means "no queue" (SIW_INVAL_UOBJ_KEY). The queue that
+// begins there fails without a reason. All queues after it fail too, because they get the same
+// offset.
 const (
 	siwNoOffset = 0x90000
 	siwCQE      = 32 // bytes of an entry of a completion queue

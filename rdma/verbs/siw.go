@@ -23,8 +23,8 @@ import (
 // checked.
 const siwSilence = 20 * rdma.Millisecond
 
-// checkUnread makes the peer send something if the socket has data that the kernel has not read. To
-// read the table of sockets may take a while, so a goroutine does it.
+// checkUnread makes the peer send something if the socket has data that the kernel has not read. A
+// goroutine reads the table of sockets, because that may take a while.
 func (c *conn) checkUnread() {
 	if c.received || c.Phase != connstate.Established || c.Params.InitiatorDepth == 0 {
 		return

@@ -8,7 +8,17 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// The pcap file format, with times in nanoseconds, and packets that begin with an IP header.
+// The pcap file format, with times in nanoseconds, and packets that begin with an IP header. The
+// file header, little-endian:
+//
+//	byte   0 magic               8 zone, accuracy of times: 0
+//	       4 major version      16 longest packet
+//	       6 minor version      20 link type
+//
+// The header of a packet's record:
+//
+//	byte   0 seconds             8 bytes in the file
+//	       4 nanoseconds        12 bytes on the wire
 const (
 	magic        = 0xa1b23c4d
 	major        = 2

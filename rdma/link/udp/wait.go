@@ -94,8 +94,8 @@ func (w *waiter) open(l *Link) (err error) {
 	if err != nil {
 		return errors.Join(err, w.close())
 	}
-	// raw.Read calls it before it waits too. That is necessary: epoll may not report a packet that
-	// arrived before the socket was enabled.
+	// raw.Read also calls ready before it waits. That is necessary: epoll may not report a packet
+	// that arrived before the socket was enabled.
 	w.ready = func(uintptr) bool { return !w.l.rx.receive() }
 	return nil
 }

@@ -22,8 +22,11 @@ type Frame struct {
 // ErrFormat is returned for what is not a pcap file of Ethernet frames.
 var ErrFormat = errors.New("wiretest: not a pcap file of Ethernet frames")
 
-// The pcap file format: a header of 24 bytes whose first word tells byte order
-// and the unit of the time stamps, then records with a header of 16 bytes.
+// The pcap file format. The first word of the file header shows the byte order and the unit of
+// times.
+//
+//	file header, 24 bytes     magic, ..., link type at 20
+//	record header, 16 bytes   seconds, fraction, bytes in the file, bytes on the wire
 const (
 	magicMicro   = 0xa1b2c3d4
 	magicNano    = 0xa1b23c4d
@@ -83,9 +86,9 @@ func records(pcap []byte, each func(n int, at int64, b []byte, whole bool) error
 
 var errCut = errors.New("it was not captured whole")
 
-// Frames lists the RoCEv2 packets of a capture in order. Packets of other
-// protocols are passed over; a RoCEv2 packet that was cut short or fragmented is
-// an error, because a test would be silent about it.
+// Frames lists the RoCEv2 packets of a capture in order. It skips packets of other protocols. A
+// RoCEv2 packet that was cut short or fragmented is an error: a test would otherwise not notice
+// that it is missing.
 func Frames(pcap []byte) (out []Frame, err error) {
 	err = records(pcap, func(n int, at int64, b []byte, whole bool) error {
 		f, ok, err := frame(b)

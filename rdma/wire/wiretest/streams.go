@@ -23,9 +23,9 @@ const (
 
 var errGap = errors.New("a TCP stream with a gap")
 
-// Streams puts the TCP streams over IPv4 of a capture together. A stream with a gap
-// is an error, because a test would be silent about what was in it; one that began
-// before the capture is read from where it was met.
+// Streams puts the TCP streams over IPv4 of a capture together. A stream with a gap is an error: a
+// test would otherwise not notice what is missing. A stream that began before the capture is read
+// from its first captured packet on.
 func Streams(pcap []byte) ([]*Stream, error) {
 	type key struct{ src, dst netip.AddrPort }
 	open := make(map[key]*Stream)

@@ -2,9 +2,9 @@
 // captures of RPC-over-RDMA, and reports what they find wrong. It knows nothing of the programs
 // that made the captures.
 //
-// Dissectors have mistakes of their own, and complain about packets that are right. So the
-// complaints are compared with those about the Linux kernel's own packets: errors that tshark also
-// reports for the kernel's packets are ignored.
+// Dissectors have bugs of their own, and complain about packets that are right. So the complaints
+// are compared with those about the Linux kernel's own packets. A complaint that tshark also makes
+// about the kernel's packets is ignored.
 //
 // Begin reading at Kinds. Each call runs tshark(1) and waits for it, from any goroutine.
 //

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// severityWarning is Wireshark's PI_WARN. Notes and chats, which are below it, tell of
+// severityWarning is Wireshark's PI_WARN. The severities below it (note, chat) report
 // retransmissions and the like.
 const severityWarning = 0x00600000
 
@@ -27,21 +27,20 @@ const (
 //go:embed testdata/kernel-kinds.txt
 var kernelKinds string
 
-// number is what differs between two complaints of a kind.
+// number matches the numbers in a complaint, by which complaints of one kind differ.
 var number = regexp.MustCompile(`[0-9]+`)
 
-// Kinds counts the complaints of severity warning and error, and the packets called
-// malformed, among the RoCE packets of a capture, by kind. A kind is the protocols
-// found in the packet from InfiniBand on, the RPC procedure, and the message with its
-// numbers replaced by N.
+// Kinds counts the complaints about the RoCE packets of a capture by kind: those of severity
+// warning and error, and malformed packets. A kind is the protocols of the packet from InfiniBand
+// on, the RPC procedure, and the message with its numbers replaced by N.
 //
-// With addresses, only packets that these have sent count.
+// If addresses are given, only packets from them count.
 //
-// Without tshark the error is exec.ErrNotFound. When tshark fails half way, at a
-// capture that ends inside a packet for one, what it said so far comes with the error.
+// Without tshark the error is exec.ErrNotFound. If tshark fails half way, for example at a capture
+// that ends inside of a packet, Kinds returns the counts until then with the error.
 func Kinds(ctx context.Context, pcap string, from ...string) (map[string]int, error) {
-	// File data that begins with the number of an Ethernet protocol and two bytes of zero is taken for
-	// an encapsulated frame. It is data of files, and no message of ours.
+	// tshark takes file data for an encapsulated frame if it begins with the number of an Ethernet
+	// protocol and two bytes of zero. Such packets are left out.
 	filter := fmt.Sprintf("infiniband and not frame.protocols contains \"infiniband:ethertype\" and "+
 		"(_ws.expert.severity >= %d or _ws.malformed)", severityWarning)
 	var senders []string
@@ -80,13 +79,15 @@ func Kinds(ctx context.Context, pcap string, from ...string) (map[string]int, er
 	return kinds, err
 }
 
-// place is where in a packet the complaint is: the protocols, and what is called. The
-// dissectors are wrong about single procedures, and only there are they to be forgiven.
+// place describes where a complaint occurred: the protocols of the packet, and the RPC procedure.
+// The dissectors have bugs in single procedures. A complaint is ignored only for the procedures
+// where they also make it about the kernel's packets.
 //
-// The protocols tell more than it seems. A READ reply whose data went by RDMA WRITE is
-// dissected twice, first as the reply that it is and again with the bytes of the chunk
-// put in, which goes wrong: "rpc:nfs:rpc:nfs". One that is wrong itself fails the first
-// time: "rpc:nfs".
+// The protocols show which dissection failed. tshark dissects a READ reply whose data went by RDMA
+// WRITE twice:
+//
+//	rpc:nfs            the reply itself. A complaint here means that the reply is wrong
+//	rpc:nfs:rpc:nfs    again, with the bytes of the chunk put in, which tshark does wrongly
 func place(f [][]string) string {
 	var b strings.Builder
 	if len(f[0]) > 0 {
@@ -107,7 +108,7 @@ func place(f [][]string) string {
 	return b.String()
 }
 
-// Allowed is the kinds that the Linux kernel's own packets give.
+// Allowed returns the kinds of complaints about the Linux kernel's own packets.
 func Allowed() map[string]bool {
 	set := make(map[string]bool)
 	for line := range strings.Lines(kernelKinds) {
@@ -118,13 +119,13 @@ func Allowed() map[string]bool {
 	return set
 }
 
-// Beyond is the kinds, sorted, that are not among the kernel's.
+// Beyond returns, sorted, the kinds that do not occur with the kernel's packets.
 func Beyond(kinds map[string]int) []string {
 	allowed := Allowed()
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(kinds)), func(k string) bool { return allowed[k] })
 }
 
-// Count is the packets of a capture that a display filter selects.
+// Count returns the number of packets of a capture that a display filter selects.
 func Count(ctx context.Context, pcap, filter string) (int, error) {
 	lines, err := dissect(ctx, pcap, filter, "frame.number")
 	return len(lines), err
@@ -133,9 +134,9 @@ func Count(ctx context.Context, pcap, filter string) (int, error) {
 // dissect returns the fields of the packets that a display filter selects. A field has
 // as many values as it occurs in the packet.
 //
-// It asks for fields and not for the statistics of -z expert, since those alone have the
-// packets dissected without a tree, and NFS version 4 then warns of bitmaps that it did
-// not look at.
+// dissect asks for fields, and not for the statistics of -z expert. With these alone tshark
+// dissects the packets without a tree, and then warns of bitmaps of NFS version 4 that it did not
+// read.
 func dissect(ctx context.Context, pcap, filter string, fields ...string) ([][][]string, error) {
 	bin, err := exec.LookPath("tshark")
 	if err != nil {
