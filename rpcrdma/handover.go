@@ -14,8 +14,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// snapshot is the quiescent connections of a Listener.
-// Connections go to another process in these steps:
+// snapshot is the quiescent connections of a Listener. Connections go to another process in these
+// steps:
 //
 //	old process                                       new process
 //	Pause(true)   messages are postponed
@@ -57,10 +57,10 @@ type Busy struct {
 // postponedMsg is a message that was received and not handled yet: its receive, and its length.
 type postponedMsg struct{ index, n int }
 
-// Pause postpones, if on is set, calls that arrive from now on, also on new connections. There are
-// no more of them than credits. With on false it begins to serve them. Calls that arrived before
-// go on. Exceptions are calls that wait for memory or for the rate limits of their client:
-// nothing of them has begun, so they are postponed too. It must not be called on a loop.
+// Pause(true) postpones the calls that arrive from now on, also on new connections. Their number is
+// bounded by the credits. It also postpones calls that wait for memory or for the rate limits of
+// their client, because nothing of them has begun. Other calls that arrived before go on.
+// Pause(false) serves the postponed calls. Pause must not be called on a loop.
 func (l *Listener) Pause(on bool) {
 	l.mu.Lock()
 	l.paused = on

@@ -8,7 +8,8 @@ import (
 // The memory of results: of the pool (alloc), or borrowed. drop releases both.
 
 // alloc is rpc.Call.Alloc. It runs on the handler's goroutine. It takes room first, and then single
-// blocks of the pool, without waiting: the handler must not block a call that holds memory.
+// blocks of the pool. It never waits, because calls that wait for memory while they hold memory
+// could wait for each other.
 //
 //	n fits what is left of room        part of room, reserved before the call was served
 //	a block is free                    a block of its own, in extra

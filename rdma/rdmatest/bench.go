@@ -16,10 +16,9 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// Benchmark measures a provider by operation and size, and says how it
-// compares with two loops on the same machine in the same run: datagrams of
-// the same size over the same sockets with checksum and one copy, but without
-// a protocol ("of-udp"), and TCP over loopback ("of-tcp").
+// Benchmark measures a provider by operation and size. It compares the results with two loops on
+// the same machine in the same run: datagrams of the same size over the same sockets, with checksum
+// and one copy but without a protocol ("of-udp"), and TCP over loopback ("of-tcp").
 func Benchmark(b *testing.B, open Provider, openLink func(testing.TB) link.Link) {
 	udp, tcp := bareUDP(b, openLink(b), openLink(b)), bareTCP(b)
 	b.Logf("bare UDP %.0f MB/s, TCP %.0f MB/s", udp/1e6, tcp/1e6)

@@ -8,7 +8,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Arguments and results on the wire (RFC 2203 section 5.3.3.4). body is the XDR of the procedure:
+// Arguments and results on the wire (RFC 2203 sections 5.3.2 and 5.3.3.2). body is the XDR of the
+// procedure:
 //
 //	None         body
 //	Integrity    opaque( sequence number | body ), opaque( MIC token of the first opaque )

@@ -63,8 +63,8 @@ func ParseService(name string) (s Service, ok bool) {
 }
 
 const (
-	// SeqMax is the largest sequence number of a call (MAXSEQ, RFC 2203 section 5.3.3.1). A context
-	// that has reached it must be replaced.
+	// SeqMax is the largest sequence number of a call, below MAXSEQ (RFC 2203 section 5.3.3.1). A
+	// context that has reached it must be replaced.
 	SeqMax = 1<<31 - 1
 	// HandleMax is the longest context handle that a credential has room for, in bytes.
 	HandleMax = 400 - 5*4

@@ -35,8 +35,8 @@ func IsCall(msg []byte) bool { return len(msg) >= 8 && binary.BigEndian.Uint32(m
 // Answer serves one call in the backward direction, of one version of one RPC program, and returns
 // the reply. serve decodes the arguments and appends the results; if its status is not RPCSuccess
 // the results are dropped. The result is nil for a message that is no call. Credentials are not
-// verified: the connection is the client's own, so whoever calls on it is the server (RFC 8881
-// section 2.10.8.3).
+// verified: the client made the connection, so only the server can call on it (RFC 8881 section
+// 2.10.8.1).
 //
 //	message                        reply
 //	no call                        none

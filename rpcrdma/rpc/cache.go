@@ -203,8 +203,9 @@ func (r *replyCache) unsettled(k drcKey, p *Peer) Settler {
 	return nil
 }
 
-// overtaken reports whether a call of the key came on a newer connection than p, and is not of p's
-// client for another reason.
+// overtaken reports whether a retransmission of the call has overtaken it: an entry of the key came
+// on a newer connection than p. If an entry is of p's own connection or port, the call is not
+// overtaken.
 func (r *replyCache) overtaken(k drcKey, p *Peer) bool {
 	for e := r.entries[k]; e != nil; e = e.same {
 		if e.ofClient(p) {
@@ -268,13 +269,14 @@ func (r *replyCache) link(e *drcEntry, at int64) {
 
 func (e *drcEntry) unlink() { e.prev.next, e.next.prev = e.next, e.prev }
 
-// intend writes to the journal that a call is about to change something.
+// intend writes to the journal that a call is about to change something. A call in doubt has a
+// record already, with the intent of its interrupted execution.
 func (r *replyCache) intend(c *Call, note []byte) {
 	e := c.entry
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e.record >= 0 {
-		return // of the interrupted execution: its intent is the same
+		return // the record of the interrupted execution
 	}
 	if len(r.journal.free) == 0 {
 		for k, d := range r.doubts {

@@ -18,8 +18,8 @@ func BootTime() int64 {
 
 var lastConn atomic.Int64
 
-// NextConn is a number for a new connection (Peer.Conn): greater than that of every connection that
-// this process or one before it, since the machine was started, has had.
+// NextConn returns a number for a new connection (Peer.Conn). It is greater than the numbers of all
+// earlier connections since the machine was started, also those of earlier processes.
 func NextConn() int64 {
 	for {
 		last := lastConn.Load()

@@ -7,8 +7,8 @@ import (
 )
 
 // gssCall is the part of a call that RPCSEC_GSS needs. Everything else, the reply cache included,
-// sees arguments and results without protection: it is taken off before the call is looked up in
-// the cache, and put on when the reply is sent.
+// sees arguments and results without protection. The protection is removed before the call is
+// looked up in the cache, and added when the reply is sent.
 //
 //	Dispatch      header: context, checksum, sequence number (authenticate)
 //	worker        Init: the context is established
@@ -48,7 +48,7 @@ func (g *gssCall) less(n int) int {
 //	the header's checksum                                 denied, RPCSEC_GSS_CREDPROBLEM
 //	sequence number beyond the last one                   denied, RPCSEC_GSS_CTXPROBLEM
 //	sequence number seen, or below the window             none
-//	program, version or procedure does not exist          as ever, with a verifier
+//	program, version or procedure does not exist          as without RPCSEC_GSS, with a verifier
 func (s *Server) authenticate(c *Call) bool {
 	const null = 0
 	g := &c.gss
@@ -112,8 +112,8 @@ type date struct {
 	time time.Time
 }
 
-// dateOf is the time of day when a call came. It is up to dateAge old: contexts expire by the
-// second, and each reading costs as much as half a checksum.
+// dateOf returns the time of day when a call came, up to dateAge too early. That is exact enough,
+// because contexts expire by the second, and reading the clock costs as much as half a checksum.
 func (s *Server) dateOf(c *Call) time.Time {
 	const dateAge = 100 * time.Millisecond
 	if d := s.date.Load(); d != nil && c.came-d.at < dateAge {
@@ -124,7 +124,7 @@ func (s *Server) dateOf(c *Call) time.Time {
 	return now
 }
 
-// routed is route, and answers a call that has no procedure.
+// routed finds the procedure of a call (route). If there is none, it answers the call.
 func (s *Server) routed(c *Call) bool {
 	if !s.route(c) {
 		c.gss.pending = false
@@ -186,7 +186,7 @@ func (s *Server) establish(c *Call) {
 
 // send passes the reply in Res to the transport. The reply to a call of RPCSEC_GSS gets its
 // verifier, if it was accepted, and its results are protected, if it was successful (RFC 2203
-// section 5.3.3.4).
+// section 5.3.3.2).
 func (c *Call) send(drop bool) {
 	const (
 		status   = 8

@@ -21,10 +21,11 @@ type Initiation struct {
 	Finish func(token []byte) (*gss.Context, error)
 }
 
-// Secured is a Client whose calls are of RPCSEC_GSS (RFC 2203). It establishes a context for each
-// user, by the UID of the Cred of requests, with the first call of this user, and another one when
-// the server does not know the old one any more or it is used up. A request without Cred is of user
-// 0. Else Cred does not count. While a context is established, other calls of the same user wait.
+// Secured is a Client whose calls are of RPCSEC_GSS (RFC 2203). It has a context for each user. The
+// UID of a request's Cred is the user; nothing else of the Cred is used. A request without Cred is
+// of user 0. The first call of a user establishes the context; other calls of the user wait
+// meanwhile. A call establishes a new context if the server does not know the old one any more, or
+// if the old one is used up.
 //
 // With gss.None the arguments and results go as without RPCSEC_GSS, over RDMA by chunks. Otherwise
 // bulk data is part of the message, and results are never in Request.Dst.
@@ -37,14 +38,14 @@ type Secured struct {
 	users map[uint32]*securedUser
 }
 
-// Initiate begins the establishment of a context for a user of this host. An error that is no end
-// of ctx counts as a lack of permission (fs.ErrPermission).
+// Initiate begins the establishment of a context for a user of this host. If it fails while ctx has
+// not ended, the call fails with fs.ErrPermission.
 type Initiate func(ctx context.Context, uid uint32) (Initiation, error)
 
 // securedUsers bounds the users whose contexts a connection remembers.
 const securedUsers = 1024
 
-// securedUser is the context of one user, or nil. A call that establishes it holds a place in
+// securedUser is the context of one user, or nil. The call that establishes it has an element in
 // making.
 type securedUser struct {
 	now    atomic.Pointer[gss.Client]
@@ -106,8 +107,8 @@ func (s *Secured) Call(ctx context.Context, r *Request) error {
 	}
 }
 
-// call makes a call in a context. The request has the credential and the changed bounds only
-// meanwhile.
+// call makes a call in a context. It changes credential and bounds of the request, and restores
+// them.
 func (s *Secured) call(ctx context.Context, r *Request, c *gss.Client) (err error) {
 	if r.gssCred, err = c.Next(); err != nil {
 		return err

@@ -159,7 +159,8 @@ func (r *replyCache) restore(in *snapshot, moved bool) error {
 	if r.running > 0 {
 		return errors.New("replies can be handed over to a server that has served nothing only")
 	}
-	// The order is that of the snapshot: the entries are made anew, with their records.
+	// The entries are made anew, with their journal records, so that they have the order of the
+	// snapshot.
 	loaded := r.entries
 	r.entries = make(map[drcKey]*drcEntry)
 	r.oldest.next, r.oldest.prev = &r.oldest, &r.oldest
@@ -168,7 +169,7 @@ func (r *replyCache) restore(in *snapshot, moved bool) error {
 	for i := range in.Replies {
 		x := &in.Replies[i]
 		if x.Key == nil {
-			continue // from a version whose keys recognize nothing
+			continue // an old version, whose keys match no call of this one
 		}
 		e := &drcEntry{
 			key: drcKey{xid: x.XID}, conn: x.Conn, addr: x.Addr, transport: x.Transport, delivered: x.Delivered,
@@ -206,8 +207,8 @@ func (r *replyCache) restore(in *snapshot, moved bool) error {
 	return nil
 }
 
-// shift is the clock of this process minus that of the old one, at the handover. Replies do not age
-// between the snapshot and now: no server runs then.
+// shift is the difference between the clock of this process and that of the old one. It is counted
+// from the snapshot: no server runs between the snapshot and now, so replies do not age.
 func (in *snapshot) shift(moved bool) int64 {
 	if in.Now == 0 && moved && len(in.Replies) > 0 {
 		return BootTime() - in.Replies[len(in.Replies)-1].At // as if the last call had just arrived
@@ -218,8 +219,8 @@ func (in *snapshot) shift(moved bool) int64 {
 	return BootTime() - in.Now
 }
 
-// disconnect forgets the connections of the entries: every connection from now on is newer. Of
-// entries that only their connection told apart, the youngest stays.
+// disconnect sets the connection of all entries to 0, so that every new connection is newer. Some
+// entries of one client may then differ in nothing. The youngest of them stays.
 func (r *replyCache) disconnect() {
 	for e := r.oldest.next; e != &r.oldest; {
 		this := e
@@ -234,7 +235,8 @@ func (r *replyCache) disconnect() {
 	}
 }
 
-// claim takes record i of the journal if it is about a call of the key, or reports -1.
+// claim takes record i of the journal for an entry of the key. It returns -1 if the record is not
+// of a call of this key.
 func (r *replyCache) claim(loaded map[drcKey]*drcEntry, k drcKey, i int32) int32 {
 	if i < 0 {
 		return -1

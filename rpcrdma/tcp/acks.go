@@ -27,8 +27,8 @@ type unacked struct {
 	reply rpc.Delivery
 }
 
-// For other connections (tests, pipes) no reply is ever reported, and the cache retains entries
-// for their full age.
+// newAcks makes the acks of a connection. If it is not a TCP socket (tests, pipes), no reply is
+// ever reported, and the cache retains entries for their full age.
 func newAcks(c net.Conn) *acks {
 	a := new(acks)
 	if t, ok := c.(*net.TCPConn); ok {

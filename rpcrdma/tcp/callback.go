@@ -56,8 +56,7 @@ type CallbackDialer struct {
 	at     map[callbackTo]*callbackCaller // one of those
 }
 
-// callbackTo is whom connections of a CallbackDialer lead to: an address, and how calls are
-// protected.
+// callbackTo identifies a peer of a CallbackDialer: its address, and how calls to it are protected.
 type callbackTo struct {
 	addr   netip.AddrPort
 	secure string
@@ -115,8 +114,9 @@ func (o *CallbackDialer) Conns() int {
 // not connect, and the Caller need not be closed.
 func (o *CallbackDialer) To(addr netip.AddrPort) rpc.Caller { return o.to(callbackTo{addr: addr}, nil) }
 
-// ToSecured is To for calls with RPCSEC_GSS. who says how and for whom: with the same address and
-// who the Caller is the same. secure adds RPCSEC_GSS to a connection, whose calls it may let wait.
+// ToSecured is To for calls with RPCSEC_GSS. who names the protection and the user: the same
+// address and who give the same Caller. secure adds RPCSEC_GSS to a connection. Calls on what it
+// returns may wait, for example for a context.
 func (o *CallbackDialer) ToSecured(addr netip.AddrPort, who string, secure func(rpc.Client) rpc.Client) rpc.Caller {
 	return o.to(callbackTo{addr, who}, secure)
 }

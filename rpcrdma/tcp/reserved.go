@@ -11,22 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ports that clients of NFS come from, as the Linux kernel's does: what is below is mostly taken by
-// services.
+// Ports from which clients of NFS connect: the range of the Linux kernel's client. Services have
+// most of the ports below it.
 const (
 	reservedFirst = 665
 	reservedLast  = 1023
 )
 
 // ConnectReserved connects from a port below 1024 if this process may bind one, as root may.
-// Exports with the option secure of exports(5), the default of the Linux server, want that. If it
-// may not, or if none is free, it connects from any port.
+// Exports with the option secure of exports(5), the default of the Linux server, require such a
+// port. If the process may not bind one, or if none is free, ConnectReserved connects from any
+// port.
 func ConnectReserved(ctx context.Context, addr string) (net.Conn, error) {
 	return ConnectReservedFrom(ctx, netip.Addr{}, addr)
 }
 
-// ConnectReservedFrom is ConnectReserved from one of the addresses of this host. If from is not
-// valid, routing chooses it.
+// ConnectReservedFrom is ConnectReserved from the address from of this host. If from is not valid,
+// routing chooses the address.
 func ConnectReservedFrom(ctx context.Context, from netip.Addr, addr string) (net.Conn, error) {
 	const count = reservedLast - reservedFirst + 1
 	first := rand.IntN(count) //nolint:gosec // nobody gains by guessing
@@ -35,7 +36,8 @@ func ConnectReservedFrom(ctx context.Context, from netip.Addr, addr string) (net
 			LocalAddr: &net.TCPAddr{
 				IP: from.AsSlice(), Zone: from.Zone(), Port: reservedFirst + (first+i)%count,
 			},
-			// A service may listen on the port, and an earlier connection from it may not be over.
+			// Binding can succeed and connecting fail: a service may listen on the port, and an
+			// earlier connection from it may still be in TIME_WAIT.
 			Control: func(_, _ string, c syscall.RawConn) error {
 				var err error
 				if e := c.Control(func(fd uintptr) {

@@ -46,10 +46,11 @@ type Config struct {
 	// Closed, if not nil, is called after the end of every connection, when none of its calls is in
 	// progress.
 	Closed func(p rpc.Peer)
-	// Reset ends connections by RST, also when the process is killed. The kernel then forgets them
-	// at once. Otherwise it keeps them for minutes if their client cannot be reached. It would take
-	// a client for the old one that connects from the same port later, when the address has moved
-	// away and back. Replies that the client has not acknowledged are lost.
+	// Reset ends connections by RST, also when the process is killed. It is for an address that
+	// moves between hosts. Without Reset the kernel retains an ended connection for minutes if its
+	// client cannot be reached. If the address moves away and back meanwhile, and a client connects
+	// from the same port, the kernel takes the client for the old one. With Reset, replies that the
+	// client has not acknowledged are lost.
 	Reset  bool
 	Logger *slog.Logger
 }
@@ -100,8 +101,10 @@ type ConnInfo struct {
 	Memory int
 }
 
-// Listener serves the connections that a net.Listener accepts. mu is taken before the pause's and
-// the gates' mutexes. It is not held while a socket is read or written.
+// Listener serves the connections that a net.Listener accepts.
+//
+// Lock order: Listener.mu, then the mutexes of pause and of the gates. Listener.mu is not held
+// while a socket is read or written.
 type Listener struct {
 	l   net.Listener
 	srv *rpc.Server

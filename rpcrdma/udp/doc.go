@@ -1,9 +1,11 @@
-// Package udp is ONC RPC in datagrams: one call or reply in each, without record marks (RFC 5531
-// section 10). It is for the small programs around NFS that some clients only ask by UDP: the port
-// mapper, MOUNT, the lock manager and its status monitor, quotas. NFS itself is not for it.
+// Package udp is ONC RPC in datagrams: one call or reply in each (RFC 5531 section 6), without
+// record marks. It is for the small programs around NFS that some clients call only by UDP: the
+// port mapper, MOUNT, the lock manager and its status monitor, quotas. NFS itself is not served by
+// UDP.
 //
-// The source address of a datagram can be false. A server that answers everybody would let an
-// attacker direct traffic at others, and more than he sends. These rules are against that:
+// The source address of a datagram can be forged. An attacker could make a server that answers
+// everybody send traffic to others, and more of it than the attacker sends. These rules prevent
+// that:
 //
 //	datagram                                        answer
 //	from a host that Config.Admits refuses          none
@@ -13,7 +15,7 @@
 //	the reply is at most 3 times as long            the reply
 //	the reply is longer                             the reply, within 64 KiB/s of all clients; else SYSTEM_ERR
 //
-// They do not keep an attacker from calling in the name of a host that is admitted.
+// An attacker can still call in the name of a host that is admitted.
 //
 // Three times is what RFC 9000 section 8.1 allows to a server of QUIC before it knows the client's
 // address.

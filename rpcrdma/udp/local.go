@@ -10,16 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A client only takes a reply from the address that it has called. A socket on all addresses learns
-// that address with each datagram, and sends from it: IP_PKTINFO of ip(7), RFC 3542 section 6.
+// A client accepts a reply only from the address that it has called. A socket on all addresses gets
+// that address with each datagram, and sends the reply from it: IP_PKTINFO of ip(7), RFC 3542
+// section 6.
 
 // sender sends datagrams by a socket.
 type sender struct {
 	raw syscall.RawConn
-	six bool // the socket takes addresses of IPv6, those of IPv4 mapped
+	six bool // a socket of IPv6, which takes IPv4 addresses in the mapped form
 }
 
-// wantLocal has the socket tell the local address of each datagram.
+// wantLocal makes the socket report the local address of each datagram.
 func wantLocal(c *net.UDPConn) (s sender, err error) {
 	if s.raw, err = c.SyscallConn(); err != nil {
 		return s, err
@@ -28,16 +29,16 @@ func wantLocal(c *net.UDPConn) (s sender, err error) {
 		var domain int
 		domain, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN)
 		s.six = domain == unix.AF_INET6
-		// A socket of both families has both options; one of IPv4 refuses the first.
+		// A socket of IPv6 needs both options. A socket of IPv4 refuses the first.
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1)
 		err = errors.Join(err, unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_PKTINFO, 1))
 	})
 	return s, errors.Join(e, err)
 }
 
-// send sends a datagram from one of the host's addresses. It never waits: a socket's buffer is full
-// while the neighbours that the datagrams are for do not answer, and then the datagram is lost, as
-// it may be later on its way.
+// send sends a datagram from one of the host's addresses. It never waits. If the neighbors that
+// datagrams are for do not answer, the socket's buffer fills, and further datagrams are lost, as
+// any datagram can be.
 func (s *sender) send(b []byte, from local, to netip.AddrPort) (n int, err error) {
 	var at unix.Sockaddr
 	if s.six {
@@ -64,9 +65,9 @@ type local struct {
 	link uint32 // index of the interface, with IPv6
 }
 
-// localOf returns where a datagram arrived. unicast is false if that is not an address of this host
-// alone. A datagram of IPv4 at a socket of both families has both messages, and
-// only that of IPv4 shows a broadcast.
+// localOf returns where a datagram arrived. unicast is false for a broadcast or multicast address.
+// An IPv4 datagram at an IPv6 socket has both control messages. Only that of IPv4 shows a
+// broadcast.
 func localOf(oob []byte) (at local, unicast bool) {
 	list, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -75,7 +76,7 @@ func localOf(oob []byte) (at local, unicast bool) {
 	for _, m := range list {
 		switch {
 		case m.Header.Level == unix.SOL_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
-			// The address of this host, and the one in the header.
+			// The address of this host, and the destination address in the header.
 			here, to := netip.AddrFrom4([4]byte(m.Data[4:])), netip.AddrFrom4([4]byte(m.Data[8:]))
 			return local{addr: here}, here == to && !to.IsMulticast()
 		case m.Header.Level == unix.SOL_IPV6 && m.Header.Type == unix.IPV6_PKTINFO &&
@@ -87,7 +88,7 @@ func localOf(oob []byte) (at local, unicast bool) {
 	return at, unicast
 }
 
-// fromLocal is the control message that has a datagram sent from an address.
+// fromLocal makes the control message that sets the source address of a datagram.
 func fromLocal(a netip.Addr) []byte {
 	if a.Is4() {
 		return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: a.As4()})
