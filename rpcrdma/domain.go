@@ -12,9 +12,11 @@ import (
 // device, and the memory that the client has registered. The device registers such memory once, and
 // each of the queue pairs can use it. The zero value is ready. Its methods may be called from any
 // goroutine.
-//
 // Connections to different servers must not share a Domain: a server that guessed an R_Key of a
 // call to another one could reach the memory of that call.
+//
+// Lock order: Domain.mu, then domain.mu. The device registers and closes memory with domain.mu
+// locked.
 type Domain struct {
 	mu  sync.Mutex
 	cur *domain

@@ -12,7 +12,11 @@
 //	-> completions, and what the users make of them -> one batch out
 //
 // It sleeps in one place, the receive. A queue pair stays on its shard for life, so the packet path
-// takes no locks. Only the table of memory regions is shared. It is read without locks.
+// takes no locks. Only the table of memory regions is shared. Packets read it without locks; only
+// OpBindMW and OpReg lock it.
+//
+// Lock order: Device.mu, then source.mu; table.mu, then source.mu. Device.mu and table.mu are never
+// held together.
 //
 // With several shards the kernel chooses the socket by the low bits of the destination queue pair
 // number, so the number decides the shard.

@@ -38,8 +38,8 @@ type ah struct {
 
 // handles are the address handles of a protection domain. A handle is made for the first datagram
 // to a destination and reused, because the kernel may have to ask for the link address of the
-// neighbor. mu is a leaf: nothing is locked under it, but rs_create_ah may wait under it for that
-// answer.
+// neighbor. rs_create_ah waits for that answer with mu locked. Lock order: handles.mu, then
+// paths.mu.
 type handles struct {
 	mu     sync.Mutex
 	m      map[destination]*ah

@@ -42,8 +42,9 @@
 // The path of requests and completions takes no lock, apart from those of windows and address
 // handles.
 //
-// Lock order: mr.mu, Device.mu, mw.mu, windows.mu. libraries is taken without any of them, and not
-// by the goroutine of events, because hca.end waits for that goroutine with libraries locked.
+// Lock order: mr.mu, Device.mu, mw.mu, windows.mu; handles.mu, then paths.mu. libraries is taken
+// without any of them, and not by the goroutine of events, because hca.end waits for that goroutine
+// with libraries locked.
 //
 // # Peers
 //

@@ -63,7 +63,7 @@ type ServerConfig struct {
 // number makes handles unknown that come from a process which did not hand over.
 const handleLen = 16
 
-// Server has the contexts of a server.
+// Server has the contexts of a server. Lock order: Server.mu, then ServerContext.mu.
 type Server struct {
 	cfg   ServerConfig
 	nonce uint64

@@ -26,7 +26,8 @@ const clientHandshakeTimeout = 20 * time.Second
 // implements rpc.Client.
 //
 // One goroutine reads the replies. Calls are written by the callers: one of them writes what all of
-// them have queued (outbox). mu is never held while the socket is read or written.
+// them have queued (outbox). mu is never held while the socket is read or written, nor together
+// with outbox.mu.
 type Client struct {
 	conn net.Conn
 	peer string

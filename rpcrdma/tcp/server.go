@@ -103,8 +103,8 @@ type ConnInfo struct {
 
 // Listener serves the connections that a net.Listener accepts.
 //
-// Lock order: Listener.mu, then the mutexes of pause and of the gates. Listener.mu is not held
-// while a socket is read or written.
+// Lock order: Listener.mu, then conn.pausing, or the mutex of pause or of a gate. Listener.mu is
+// not held while a socket is read or written.
 type Listener struct {
 	l   net.Listener
 	srv *rpc.Server

@@ -53,7 +53,7 @@ type counters struct {
 }
 
 // Listener serves the datagrams of a socket. One goroutine reads them; replies are sent by the
-// goroutines that made them.
+// goroutines that made them. Lock order: mu, then turn, then budget.mu.
 type Listener struct {
 	c      *net.UDPConn
 	to     sender
