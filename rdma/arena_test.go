@@ -51,7 +51,7 @@ func TestArenaHandsOutDisjointBlocks(t *testing.T) {
 	if s.InUse != 0 || s.Blocks != 0 || s.Failed == 0 || s.Peak > s.Limit {
 		t.Errorf("all returned: %+v", s)
 	}
-	// Everything has merged again: the largest block is whole.
+	// All free blocks have merged again: the arena is one block of the largest size.
 	if a.Alloc(4<<20) == nil {
 		t.Error("4 MiB do not fit an empty arena of 5 MiB")
 	}

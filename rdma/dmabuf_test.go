@@ -29,7 +29,7 @@ func TestOpenDMABuf(t *testing.T) {
 	if err != nil || len(names.Names) != 1<<20 {
 		t.Fatal(err)
 	}
-	// Who touches the names learns it, also through the kernel.
+	// An access to Names faults, and a system call that accesses them fails.
 	if _, err := unix.Write(fd, names.Names[:1]); !errors.Is(err, unix.EFAULT) {
 		t.Errorf("the names can be read: %v", err)
 	}

@@ -32,7 +32,7 @@ func kernelMADs(t testing.TB) (mads [][]byte) {
 	return mads
 }
 
-// again decodes a message and encodes it; nil for messages without a codec.
+// again decodes a message and encodes it. It returns nil for messages without a codec.
 func again(h Header, m []byte) []byte {
 	switch h.Attr {
 	case AttrREQ:
@@ -236,7 +236,7 @@ func TestConnectAndDisconnectOverALossyWire(t *testing.T) {
 		ids := [2]*ID{a, req.ID}
 		n.m[closer].Disconnect(n.now, ids[closer])
 		n.await(closer, Gone)
-		// Every DREQ may have been lost; the other side then learns it from its QP.
+		// All DREQs may have been lost. The other side then detects the end by its queue pair.
 		for range 100 {
 			if !n.tick() {
 				break

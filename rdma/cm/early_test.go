@@ -7,9 +7,9 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// TestEarly asks for ports of a machine that is starting: who asks is refused neither
-// before the port is open nor after, and not kept waiting until he asks again. The start ends,
-// and what nobody listens on is refused.
+// TestEarly sends REQs to a machine that is starting. They are not rejected while their port is not
+// open. When the port opens, the machine handles the REQ that waits, without a repetition by its
+// sender. After the start, REQs for closed ports are rejected.
 func TestEarly(t *testing.T) {
 	n := newNetwork(t, 1)
 	server := n.m[1]
@@ -58,7 +58,7 @@ func TestEarly(t *testing.T) {
 	}
 }
 
-// TestEarlyIsBounded: REQs with forged addresses do not fill the memory of a machine that starts.
+// TestEarlyIsBounded: forged REQs do not fill the memory of a machine that is starting.
 func TestEarlyIsBounded(t *testing.T) {
 	n := newNetwork(t, 2)
 	server := n.m[1]
@@ -83,7 +83,8 @@ func TestEarlyIsBounded(t *testing.T) {
 	}
 }
 
-// TestEnding asks a machine whose socket another process has next: nobody answers.
+// TestEnding: a machine whose socket another process takes over answers no request for a closed
+// port. The repetition of the request reaches the other process.
 func TestEnding(t *testing.T) {
 	n := newNetwork(t, 3)
 	server := n.m[1]

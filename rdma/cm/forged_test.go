@@ -10,7 +10,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// forgedREQ is a REQ in the name of src.
+// forgedREQ makes a REQ with the forged source address src.
 func forgedREQ(rnd *rand.Rand, src netip.Addr) []byte {
 	r := REQ{ServiceID: ServiceID(20049), LocalID: rnd.Uint32(), GUID: rnd.Uint64(), QPN: rnd.Uint32() & 0xffffff, MTU: 3}
 	r.Primary.LocalGID, r.Primary.RemoteGID = src, testAddr[1]
@@ -19,7 +19,7 @@ func forgedREQ(rnd *rand.Rand, src netip.Addr) []byte {
 	return r.Encode(Header{TID: rnd.Uint64()})
 }
 
-// slowWire carries datagrams between the two machines of a network in delay each way.
+// slowWire carries datagrams between the two machines of a network, with a delay in each direction.
 type slowWire struct {
 	n     *network
 	delay rdma.Time
@@ -32,8 +32,8 @@ type slowDatagram struct {
 	mad []byte
 }
 
-// move takes what the machines send. What the first says about REPs that it has not asked for is
-// lost: it might be switched off.
+// move carries what the machines send. It loses the REJs by which the first machine answers REPs to
+// forged REQs, as if that host were switched off.
 func (w *slowWire) move() {
 	b := wire.NewBatch(64)
 	for i, m := range w.n.m {
@@ -56,9 +56,9 @@ func (w *slowWire) move() {
 	}
 }
 
-// TestFlood sends REQs that nobody confirms: in the name of the host that wants to connect, of one
-// other host, and of random ones; evenly and in bursts. That host gets its connections all the
-// same, and what the flood leaves is bounded.
+// TestFlood sends REQs that nobody confirms: with the address of the host that wants to connect, of
+// one other host, and random ones; evenly and in bursts. The host gets its connections in spite of
+// them, and the resources that the flood takes are bounded.
 func TestFlood(t *testing.T) {
 	own := func(*rand.Rand) netip.Addr { return testAddr[0] }
 	other := func(*rand.Rand) netip.Addr { return netip.MustParseAddr("10.0.0.66") }
@@ -115,7 +115,7 @@ func flood(t *testing.T, seed uint64, from func(*rand.Rand) netip.Addr, perSecon
 		}
 	}
 	forged := n.now
-	// Eight seconds are the time of one attempt, of six REQs.
+	// An attempt to connect takes eight seconds, with six REQs.
 	for start := n.now; n.now < start+8*rdma.Second && connected < connections; n.now += 100 * rdma.Microsecond {
 		for ; forged <= n.now; forged += rdma.Second * rdma.Time(burst) / rdma.Time(perSecond) {
 			for range burst {
@@ -162,7 +162,7 @@ func flood(t *testing.T, seed uint64, from func(*rand.Rand) netip.Addr, perSecon
 }
 
 // TestForgedREQLeavesConnection: a REQ with the address, the GUID and the queue pair of a peer does
-// not end the connection of that peer, nor does a REJ that names no ID of ours.
+// not end the connection of that peer. Nor does a REJ without an ID of ours.
 func TestForgedREQLeavesConnection(t *testing.T) {
 	l := newLone(t, Established)
 	forged := l.req
@@ -205,8 +205,9 @@ func TestForgedREQLeavesConnection(t *testing.T) {
 	}
 }
 
-// TestPeerComesBackWithItsQueuePair: a peer that restarted and uses its queue pair again ends its
-// old connection, by an RTU or by what it sends. Attempts that it gave up in between do not matter.
+// TestPeerComesBackWithItsQueuePair: when a peer has restarted and uses its queue pair again, its
+// RTU or its first message ends its old connection. Attempts that the peer gave up in between have
+// no effect.
 func TestPeerComesBackWithItsQueuePair(t *testing.T) {
 	for _, traffic := range []bool{false, true} {
 		l := newLone(t, Established)
@@ -244,8 +245,8 @@ func TestPeerComesBackWithItsQueuePair(t *testing.T) {
 	}
 }
 
-// TestRepeatedGoFirst: of the REQs that wait, those that were dropped before are the first, and
-// stay half of them at most.
+// TestRepeatedGoFirst: among the REQs that wait, those that were dropped before go first. They are
+// half of the queue at most.
 func TestRepeatedGoFirst(t *testing.T) {
 	n := newNetwork(t, 9)
 	server := n.m[1]
@@ -319,8 +320,8 @@ func TestRepeatedGoFirst(t *testing.T) {
 	}
 }
 
-// TestReflection: docs/security.md says how much a REQ in the name of a host that knows nothing of
-// it has the server send to that host.
+// TestReflection: a forged REQ makes the server send datagrams to a host that knows nothing of it.
+// The test measures how many. docs/security.md has the numbers.
 func TestReflection(t *testing.T) {
 	n := newNetwork(t, 1)
 	server := n.m[1]

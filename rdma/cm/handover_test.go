@@ -8,7 +8,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// moved is the connection in another machine, whose clock is elsewhere.
+// moved exports the connection and imports it into another machine, whose clock has another origin.
 func (l *lone) moved() *lone {
 	l.t.Helper()
 	var stream bytes.Buffer
@@ -34,7 +34,7 @@ func (l *lone) moved() *lone {
 	return n
 }
 
-// TestHandover: a connection goes on in another machine from each state that it can be in for long.
+// TestHandover: a connection continues in another machine from each state that lasts.
 func TestHandover(t *testing.T) {
 	t.Run("established", func(t *testing.T) {
 		l := newLone(t, Established).moved()
@@ -106,7 +106,8 @@ func TestHandover(t *testing.T) {
 	})
 }
 
-// TestHandoverLedger: records stay those of their connections, and the rest is free.
+// TestHandoverLedger: each connection has its record after an import, and the other records are
+// free.
 func TestHandoverLedger(t *testing.T) {
 	ledger := make([]byte, 4*LedgerRecord)
 	words := uint32(0)
@@ -138,7 +139,7 @@ func TestHandoverLedger(t *testing.T) {
 	}
 }
 
-// TestImportRefused: what no machine has exported is refused.
+// TestImportRefused: Import refuses snapshots that Export cannot have made.
 func TestImportRefused(t *testing.T) {
 	good := newLone(t, Established).m.Export(0)
 	for what, change := range map[string]func(s *Snapshot){

@@ -6,8 +6,8 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// TestSmallerMTU: a REJ for the path MTU is answered by a REQ with a smaller one, whether it
-// suggests one or not, and however it codes that.
+// TestSmallerMTU: the answer to a REJ for the path MTU is a REQ with a smaller one, whether or not
+// the REJ suggests one, in either coding.
 func TestSmallerMTU(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestRefusedRequests: REQs that are rejected without a state.
+// TestRefusedRequests: the machine rejects REQs without retaining state.
 func TestRefusedRequests(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -42,7 +42,7 @@ func TestRefusedRequests(t *testing.T) {
 	}
 }
 
-// TestUser: what the owner may do in which state, and what the peer hears of it.
+// TestUser: the result of each call of the owner in each state, and the message that the peer gets.
 func TestUser(t *testing.T) {
 	for _, c := range []struct {
 		state State
@@ -96,7 +96,7 @@ func TestUser(t *testing.T) {
 	}
 }
 
-// TestOddMessages: what is not for us, or for no connection.
+// TestOddMessages: messages that are not for this host, or belong to no connection.
 func TestOddMessages(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -164,7 +164,7 @@ func TestOddMessages(t *testing.T) {
 	}
 }
 
-// TestTimeWaitIsBounded: beyond the limit the oldest goes.
+// TestTimeWaitIsBounded: beyond the limit the oldest connection leaves TimeWait.
 func TestTimeWaitIsBounded(t *testing.T) {
 	l := newLone(t, Idle)
 	l.m.cfg.TimeWaitMax = 3
@@ -194,7 +194,8 @@ func TestTimeWaitIsBounded(t *testing.T) {
 	}
 }
 
-// TestAlternatePaths: we have none. The REP to a REQ with one says so, and so does the APR.
+// TestAlternatePaths: the REP to a REQ with an alternate path says that there is no failover. The
+// answer to a LAP is an APR with the same meaning.
 func TestAlternatePaths(t *testing.T) {
 	for _, alternate := range []bool{false, true} {
 		l := newLone(t, Idle)

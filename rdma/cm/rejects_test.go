@@ -80,8 +80,8 @@ func TestRestartedPeerReplacesItsOldConnection(t *testing.T) {
 	}
 }
 
-// TestResume kills a machine with a connection: its next life ends it, and peers
-// that do not know the connection any more answer too.
+// TestResume kills a machine with a connection. The next machine ends the connection by a DREQ. A
+// peer that does not know the connection any more answers the DREQ too.
 func TestResume(t *testing.T) {
 	n := newNetwork(t, 1)
 	ledger := make([]byte, 4*LedgerRecord)

@@ -19,8 +19,8 @@ func loneSIDR() SIDRREQ {
 	return r
 }
 
-// TestResolveOverALossyWire: an answer comes, or the word that none does, and nobody is
-// asked twice for one request.
+// TestResolveOverALossyWire: the user gets an answer or Unreachable. The service sees each request
+// once.
 func TestResolveOverALossyWire(t *testing.T) {
 	for seed := range uint64(200) {
 		n := newNetwork(t, seed)
@@ -97,7 +97,7 @@ func TestSIDRRules(t *testing.T) {
 				if len(events) != 1 || eventNames[events[0].Kind] != c.told {
 					t.Fatalf("told %+v", events)
 				}
-				// Again before the answer, and after it.
+				// The request comes again, before the answer and after it.
 				l.hear(r.Encode(Header{TID: 77}))
 				if said := l.said(); said != "" {
 					t.Errorf("said %q before the answer", said)
@@ -140,7 +140,7 @@ func TestSIDRRules(t *testing.T) {
 	}
 }
 
-// TestSIDRReplies: what a SIDR REQ of ours makes of each answer.
+// TestSIDRReplies: the event for each kind of answer to a SIDR REQ of ours.
 func TestSIDRReplies(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -186,8 +186,8 @@ func TestSIDRReplies(t *testing.T) {
 	}
 }
 
-// TestResolveRepeats: a SIDR REQ is repeated, and given up after the limit; one that is
-// abandoned is not.
+// TestResolveRepeats: a SIDR REQ is repeated, and given up after the limit. A canceled one is not
+// repeated.
 func TestResolveRepeats(t *testing.T) {
 	l := newLone(t, Idle)
 	start := l.now
@@ -223,8 +223,8 @@ func TestResolveRepeats(t *testing.T) {
 	}
 }
 
-// TestSIDRTablesAreBounded: answers are forgotten for new requests, oldest first; requests
-// that are not answered are not, for as long as their sender may wait.
+// TestSIDRTablesAreBounded: the oldest answers are deleted for new requests. Requests without an
+// answer stay for as long as their sender may wait.
 func TestSIDRTablesAreBounded(t *testing.T) {
 	l := newLone(t, Idle)
 	l.m.cfg.PendingMax = 3

@@ -10,7 +10,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// lone is one machine with a connection in some state; its peer is the test.
+// lone is one machine with a connection in some state. The test plays its peer.
 type lone struct {
 	t   *testing.T
 	m   *Machine
@@ -33,7 +33,8 @@ func loneRequest() REQ {
 	return r
 }
 
-// newLone brings a connection into a state: those of the active side for active ones.
+// newLone makes a machine with a connection in a state. For states of the active side the machine
+// is the active one.
 func newLone(t *testing.T, state State) *lone {
 	t.Helper()
 	words := uint32(0)
@@ -91,7 +92,7 @@ func newLone(t *testing.T, state State) *lone {
 
 func (l *lone) hear(mad []byte) { l.m.Receive(l.now, testAddr[0], testAddr[1], mad) }
 
-// local is our communication ID, one that does not exist without a connection.
+// local returns our communication ID, or an unknown one if there is no connection.
 func (l *lone) local() uint32 {
 	if l.id == nil {
 		return 0xdead
@@ -130,7 +131,7 @@ var attrNames = map[Attr]string{
 	AttrSIDRREQ: "SIDR_REQ", AttrSIDRREP: "SIDR_REP", AttrLAP: "LAP", AttrAPR: "APR",
 }
 
-// said is what the machine sends now.
+// said returns the messages that the machine sends now.
 func (l *lone) said() string {
 	l.t.Helper()
 	b := wire.NewBatch(64)
@@ -169,8 +170,8 @@ func (l *lone) happened() string {
 	return strings.Join(out, " ")
 }
 
-// TestEveryMessageInEveryState is the table of docs/transport.md: what is said, what the
-// owner is told, and the state after it.
+// TestEveryMessageInEveryState is the table of docs/transport.md: the answer to each message in
+// each state, the event for the owner, and the next state.
 func TestEveryMessageInEveryState(t *testing.T) {
 	type cell struct {
 		said, told string

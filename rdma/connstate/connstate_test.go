@@ -9,7 +9,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// TestOutcome: each end has its outcome, and ordinary ends have none unless the user says why it
+// TestOutcome: each bad end has its outcome. A normal end has none, unless the user says why it
 // ended the connection.
 func TestOutcome(t *testing.T) {
 	failed := errors.New("failed")

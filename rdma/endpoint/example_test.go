@@ -9,8 +9,8 @@ import (
 	"github.com/rstored/rstored/rdma/roce"
 )
 
-// One side registers memory and sends its address and key; the other writes into it,
-// without a copy through messages, and says so.
+// One side registers memory and sends its address and key. The other side writes into this memory
+// by RDMA WRITE, and then sends a message.
 func Example() {
 	ctx := context.Background()
 	server, err := roce.Open(roce.Config{}) // a free loopback address

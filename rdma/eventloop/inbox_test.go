@@ -30,7 +30,7 @@ func TestInbox(t *testing.T) {
 	}
 }
 
-// TestMany: nothing is lost or run twice, with many who put while one runs.
+// TestMany: each function runs once, though many goroutines submit while one runs them.
 func TestMany(t *testing.T) {
 	var b Inbox
 	var all sync.WaitGroup

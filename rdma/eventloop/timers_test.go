@@ -46,8 +46,7 @@ func TestTimers(t *testing.T) {
 	}
 }
 
-// TestBatch: what is added while the values are taken is for the next time, and taking allocates
-// nothing.
+// TestBatch: values that are added after Take are for the next Take. Take allocates nothing.
 func TestBatch(t *testing.T) {
 	var b Batch[*int]
 	one, two := 1, 2

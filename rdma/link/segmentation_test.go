@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestSegmentation: segmentation is off for a peer when its losses end without it and come back
-// with it, and only then.
+// TestSegmentation: a link stops segmentation for a peer only if its losses end without
+// segmentation and come back with it.
 func TestSegmentation(t *testing.T) {
 	peer, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	var s Segmentation
@@ -33,7 +33,7 @@ func TestSegmentation(t *testing.T) {
 	if n := sends(10); n != 10 {
 		t.Errorf("without evidence %d of 10 are allowed", n)
 	}
-	// The losses go on without segmentation.
+	// Without segmentation the losses go on.
 	suspect(false)
 	if n := sends(100); n != 0 {
 		t.Errorf("during the trial %d of 100 are allowed", n)
@@ -42,7 +42,7 @@ func TestSegmentation(t *testing.T) {
 	if n := sends(100); n != 100 || len(s.peers) != 0 {
 		t.Errorf("segmentation is not at fault, and %d of 100 are allowed", n)
 	}
-	// They end without segmentation, and do not come back with it.
+	// Without segmentation the losses end, and with it they do not come back.
 	suspect(false)
 	if n := sends(trialLength); n != 1 {
 		t.Errorf("in the trial %d are allowed", n)
@@ -50,7 +50,7 @@ func TestSegmentation(t *testing.T) {
 	if n := sends(trialLength); n != trialLength || len(s.peers) != 0 {
 		t.Errorf("segmentation is not at fault, and %d of %d are allowed", n, trialLength)
 	}
-	// They come back.
+	// With segmentation the losses come back.
 	suspect(false)
 	sends(trialLength + 10)
 	suspect(true)
@@ -58,7 +58,7 @@ func TestSegmentation(t *testing.T) {
 	if n := sends(3 * trialLength); n != 0 {
 		t.Errorf("segmentation is at fault, and %d are allowed", n)
 	}
-	// What is remembered is bounded, and nobody is concerned beyond the bound.
+	// The number of remembered peers is bounded. Beyond the bound a peer is not suspected.
 	for i := range uint32(2 * trialsMax) {
 		var b [4]byte
 		binary.BigEndian.PutUint32(b[:], 10<<24|i)

@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// privateMax is the private data of a REQ that RDMA-CM leaves to its user.
+// privateMax is the length of the private data of a REQ that RDMA-CM leaves to its user.
 const privateMax = 56
 
-// padded is private data as it arrives.
+// padded returns private data with the zeros that CM adds.
 func padded(b []byte, n int) []byte {
 	return append(append([]byte(nil), b...), make([]byte, n-len(b))...)
 }
@@ -63,8 +63,8 @@ func TestReject(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no private data and no message does harm, and what is accepted says the
-// same when encoded again.
+// FuzzDecode: no private data and no message makes a decoder panic. What a decoder accepts means
+// the same after it was encoded again.
 func FuzzDecode(f *testing.F) {
 	f.Add((&request{op: Write, requestBody: requestBody{Run: 1, Size: 1, Depth: 1, QPs: 1}}).encode())
 	f.Add((&reply{Size: 1, Idle: 1, Duration: 1}).encode())

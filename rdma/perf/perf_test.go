@@ -29,7 +29,7 @@ func open(t testing.TB) *roce.Device {
 	return d
 }
 
-// everyone is a limit for loopback.
+// everyone returns limits that admit all clients of the loopback interface.
 func everyone(change func(*perf.Limits)) perf.Limits {
 	l := perf.DefaultLimits()
 	l.Clients = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
@@ -39,8 +39,8 @@ func everyone(change func(*perf.Limits)) perf.Limits {
 	return l
 }
 
-// serve starts a server on a device of its own. When the test ends, its memory must be
-// back.
+// serve starts a server on a device of its own. At the end of the test all memory of the server
+// must be free.
 func serve(t testing.TB, l perf.Limits) (*perf.Server, netip.AddrPort) {
 	t.Helper()
 	dev := open(t)
@@ -75,7 +75,7 @@ func run(t testing.TB, at netip.AddrPort, o perf.Options) ([]perf.Result, error)
 	return out, err
 }
 
-// counted is what a server counted, without zeros.
+// counted returns the counters of a server that are not zero.
 func counted(s *perf.Server) string {
 	var out []string
 	if n := s.Counters().Accepted(); n != 0 {
@@ -89,7 +89,7 @@ func counted(s *perf.Server) string {
 	return strings.Join(out, ", ")
 }
 
-// TestMeasure runs every operation in every way, and looks at counts and bytes.
+// TestMeasure runs every operation in every mode, and checks counts and bytes.
 func TestMeasure(t *testing.T) {
 	for _, op := range []perf.Op{perf.Write, perf.Read, perf.Send, perf.FetchAdd, perf.CompareSwap} {
 		sizes := []int{1, 64, 65, 5000, 1 << 20}
@@ -148,7 +148,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// TestLoops: the queue pairs of a run may live on different loops of the server.
+// TestLoops: the queue pairs of a run may belong to different loops of the server.
 func TestLoops(t *testing.T) {
 	dev, err := roce.Open(roce.Config{Shards: 4})
 	if err != nil {
@@ -178,7 +178,7 @@ func TestLoops(t *testing.T) {
 	}
 }
 
-// TestServerGone: a run ends with an error when its server does.
+// TestServerGone: a run ends with an error when its server ends.
 func TestServerGone(t *testing.T) {
 	dev := open(t)
 	s, err := perf.NewServer(everyone(nil), nil)
@@ -208,7 +208,7 @@ func TestServerGone(t *testing.T) {
 	}
 }
 
-// TestDuration measures for a time instead of a number.
+// TestDuration measures for a time instead of a number of messages.
 func TestDuration(t *testing.T) {
 	for _, o := range []perf.Options{
 		{Op: perf.Write, Depth: 16, QPs: 2},
@@ -230,13 +230,13 @@ func TestDuration(t *testing.T) {
 	}
 }
 
-// sorts leaves out how often somebody was refused: on a busy host a request comes again before its
-// answer was seen, and is refused again.
+// sorts removes the numbers of refusals from counted. On a busy host a client repeats its request
+// before the answer arrives, and the server counts the refusal twice.
 func sorts(counted string) string { return refusedTimes.ReplaceAllString(counted, "$1") }
 
 var refusedTimes = regexp.MustCompile(`(refused_[a-z]+) \d*`)
 
-// TestRefusals: what is too much is refused in words, and counted.
+// TestRefusals: the server refuses requests beyond its limits with a text, and counts them.
 func TestRefusals(t *testing.T) {
 	basic := perf.Options{Op: perf.Write, Sizes: []int{4096}, Iterations: 1, Depth: 4, QPs: 1}
 	for _, c := range []struct {
@@ -281,8 +281,8 @@ func TestRefusals(t *testing.T) {
 			if !errors.As(err, &no) || !strings.Contains(no.Why, c.why) {
 				t.Errorf("%v; want a refusal: %s", err, c.why)
 			}
-			// The client gives up at the first refusal, and the server may not have
-			// seen the other queue pairs by then.
+			// The client gives up at the first refusal. The server may not have got the requests of
+			// the other queue pairs by then.
 			if got := counted(s); sorts(got) != sorts(c.n) && (o.QPs == 1 || !strings.HasPrefix(sorts(got), sorts(c.n))) {
 				t.Errorf("counted %q, want %q", got, c.n)
 			}

@@ -55,7 +55,7 @@ func newWorld(t *testing.T, cfg sim.Config, change func(*Limits)) *world {
 	return w
 }
 
-// until drives the world until done, and fails if that is not before limit.
+// until runs the world until done returns true. It fails the test if that takes longer than limit.
 func (w *world) until(what string, limit time.Duration, done func() bool) {
 	w.t.Helper()
 	end := w.net.Now() + rdma.Time(limit)
@@ -82,7 +82,7 @@ func (w *world) until(what string, limit time.Duration, done func() bool) {
 	}
 }
 
-// client makes a run, which leaves when the test ends.
+// client makes a run. At the end of the test it is closed, and its memory must be free.
 func (w *world) client(o Options) *client {
 	w.t.Helper()
 	c, err := newClient(w.dev[0], netip.AddrPortFrom(worldAddr[1], Port), o)
@@ -101,7 +101,7 @@ func (w *world) client(o Options) *client {
 	return c
 }
 
-// await drives the world until an outcome of the run, and returns what went wrong.
+// await runs the world until the run has reached the outcome, and returns the error of the run.
 func (w *world) await(c *client, what string, do func(), outcome chan struct{}) error {
 	w.t.Helper()
 	c.loop.Submit(do)
@@ -113,8 +113,7 @@ func (w *world) await(c *client, what string, do func(), outcome chan struct{}) 
 	return nil
 }
 
-// TestBadNetwork: every message is counted once where packets are lost, repeated and
-// reordered.
+// TestBadNetwork: every message is counted once, although packets are lost, repeated and reordered.
 func TestBadNetwork(t *testing.T) {
 	for _, op := range []Op{Write, Read, Send, FetchAdd, CompareSwap} {
 		for _, o := range []Options{
@@ -146,8 +145,8 @@ func TestBadNetwork(t *testing.T) {
 	}
 }
 
-// TestSilence: a client that says that it is there is left alone however long it
-// posts nothing else, and one whose host is gone is ended.
+// TestSilence: the server does not end a client that sends only msgAlive, for any time. It ends a
+// client whose host is gone.
 func TestSilence(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 1}, func(l *Limits) { l.IdleTimeout, l.MaxDuration = 8*time.Second, time.Hour })
 	c := w.client(Options{Op: Write, Sizes: []int{64}, Iterations: 10, Depth: 4, QPs: 2})
@@ -171,7 +170,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestTooLong: a measurement ends when its time is over, whatever it does.
+// TestTooLong: the server ends a measurement after MaxDuration.
 func TestTooLong(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 1, Delay: rdma.Second / 10}, func(l *Limits) { l.MaxDuration = 20 * time.Second })
 	c := w.client(Options{Op: Send, Sizes: []int{64}, Iterations: 1 << 40, Depth: 4, QPs: 1})
@@ -191,7 +190,7 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// TestLateStop: a test for a duration ends on a network that loses the word to end it.
+// TestLateStop: a test for a duration ends although the network loses msgStop.
 func TestLateStop(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 3, Loss: 0.3, Delay: rdma.Millisecond}, nil)
 	c := w.client(Options{

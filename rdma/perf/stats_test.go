@@ -9,7 +9,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// TestPeak compares with the definition.
+// TestPeak compares peak with a direct computation of its definition.
 func TestPeak(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -24,7 +24,7 @@ func dial(t *testing.T, at netip.AddrPort, private []byte) (*endpoint.Conn, erro
 	})
 }
 
-// TestStrangers: private data of other programs and other versions is refused in words.
+// TestStrangers: the server refuses private data of other programs and versions with a text.
 func TestStrangers(t *testing.T) {
 	good := perf.EncodeRequest(perf.Write, 0, 4096, 4, 1)
 	changed := func(at int, to byte) []byte {
@@ -68,7 +68,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestMisuse: messages that do not fit end the connection and are counted.
+// TestMisuse: illegal messages end the connection and are counted.
 func TestMisuse(t *testing.T) {
 	const bidirectional = 2
 	for _, c := range []struct {
@@ -117,8 +117,8 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestFlood: a client that does not wait for answers is ended when the server's queue is
-// full, not served without bound.
+// TestFlood: a client that does not wait for answers fills the server's queue. The server then ends
+// the connection.
 func TestFlood(t *testing.T) {
 	const latency = 1
 	s, at := serve(t, everyone(nil))
@@ -133,8 +133,7 @@ func TestFlood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Nobody receives: the answers pile up at the server, which gets "receiver not
-	// ready" for them.
+	// The client has no receives. The answers of the server wait, because each gets an RNR NAK.
 	for conn.Err() == nil && ctx.Err() == nil {
 		wrs := make([]rdma.SendWR, 8)
 		for i := range wrs {
@@ -148,7 +147,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestNobody: where nothing listens, the error says so.
+// TestNobody: if nothing listens on the port, the error says so.
 func TestNobody(t *testing.T) {
 	_, err := run(t, netip.AddrPortFrom(open(t).Addr(), perf.Port),
 		perf.Options{Op: perf.Write, Sizes: []int{2}, Iterations: 1, Depth: 1, QPs: 1})
@@ -158,8 +157,7 @@ func TestNobody(t *testing.T) {
 	}
 }
 
-// TestCancel: a run that is given up, before it connects or in the middle, leaves
-// nothing behind.
+// TestCancel: a run that is canceled, before it connects or during a test, frees everything.
 func TestCancel(t *testing.T) {
 	for _, after := range []time.Duration{0, 50 * time.Millisecond} {
 		_, at := serve(t, everyone(nil))
@@ -196,8 +194,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkMessage is what one message costs, both sides in one process. Nothing may be
-// allocated for it.
+// BenchmarkMessage measures one message, with both sides in one process. It must allocate nothing.
 func BenchmarkMessage(b *testing.B) {
 	for _, c := range []struct {
 		name string

@@ -14,7 +14,7 @@ import (
 	"github.com/rstored/rstored/rdma/verbs"
 )
 
-// host is one with a RoCE card of two ports, an iWARP card, an InfiniBand card and rdma_rxe.
+// host has a RoCE card with two ports, an iWARP card, an InfiniBand card and rdma_rxe.
 func host(t *testing.T, available error) *Host {
 	t.Helper()
 	sys := fstest.MapFS{}
@@ -167,7 +167,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestChooseFor: by routing, and on this host from the address itself where a device has it.
+// TestChooseFor: routing chooses the local address. For a peer on this host, a kernel device that
+// has the peer's address is used.
 func TestChooseFor(t *testing.T) {
 	for _, c := range []struct {
 		kind           Kind
@@ -207,7 +208,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestRXE: who has the port of RoCEv2 is told to who asks for it.
+// TestRXE: the error of a port that is in use names rdma_rxe, if that has the port.
 func TestRXE(t *testing.T) {
 	taken := errors.Join(errors.New("bind"), syscall.EADDRINUSE)
 	without := &Host{Sys: fstest.MapFS{}, Available: func() error { return nil }}

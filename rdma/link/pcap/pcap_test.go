@@ -10,8 +10,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// TestRecordIPv6: lengths, addresses, traffic class and the UDP checksum, which
-// IPv6 demands.
+// TestRecordIPv6: lengths, addresses, traffic class, and the UDP checksum, which IPv6 requires.
 func TestRecordIPv6(t *testing.T) {
 	f := wire.Flow{
 		Src:     netip.MustParseAddr("2001:db8::1"),

@@ -13,7 +13,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// TestIPv6 speaks over ::1, with both ends on the one address there is.
+// TestIPv6 sends over ::1. Both ends have this address.
 func TestIPv6(t *testing.T) {
 	l, err := Open(Config{Addr: netip.IPv6Loopback()})
 	if err != nil {
@@ -44,7 +44,7 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// TestShardsShareAnAddress checks that the kernel steers by QP number.
+// TestShardsShareAnAddress: the kernel chooses the socket by the QP number.
 func TestShardsShareAnAddress(t *testing.T) {
 	const shards = 4
 	addr := netip.MustParseAddr("127.91.3.1")
@@ -110,8 +110,8 @@ func FuzzParseControl(f *testing.F) {
 	})
 }
 
-// TestSleep: a packet, a wake and a deadline each end the sleep of a loop, of one that is busy
-// and of one that is not.
+// TestSleep: a packet, a wake and a deadline each end the sleep of a loop, whether the loop is busy
+// or not.
 func TestSleep(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		a, b := opened(t, Config{}), opened(t, Config{})
@@ -162,8 +162,8 @@ func TestSleep(t *testing.T) {
 	}
 }
 
-// TestRunsOfOneQueuePair: datagrams of two queue pairs that leave together arrive at the sockets of
-// the shards that have them.
+// TestRunsOfOneQueuePair: datagrams for two queue pairs in one batch arrive at the sockets of the
+// shards of these queue pairs.
 func TestRunsOfOneQueuePair(t *testing.T) {
 	a := opened(t, Config{})
 	first := opened(t, Config{Shards: 2})
@@ -197,8 +197,8 @@ func TestRunsOfOneQueuePair(t *testing.T) {
 	}
 }
 
-// TestSuspectedPeer: a peer that is suspected to get wrong segments is sent to without
-// segmentation; another one is not.
+// TestSuspectedPeer: the link sends without segmentation to a peer that is suspected to receive
+// wrong segments, and with segmentation to others.
 func TestSuspectedPeer(t *testing.T) {
 	a, err := Open(Config{})
 	if err != nil {

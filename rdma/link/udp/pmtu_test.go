@@ -17,8 +17,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// TestForgedPathMTU: an ICMP message that names a small path MTU stops no packet. Its sender needs
-// to know nothing but the two addresses, as both ports are always 4791.
+// TestForgedPathMTU: a forged ICMP message with a small path MTU stops no packet. An attacker needs
+// only the two addresses to forge one, because both ports are always 4791.
 func TestForgedPathMTU(t *testing.T) {
 	const mtu = 4200
 	left, right := netns.Pair(t, mtu, []string{"192.0.2.1/24", "fd00::1/64"}, []string{"192.0.2.2/24", "fd00::2/64"})
@@ -43,7 +43,7 @@ func TestForgedPathMTU(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The kernel believes it, so that the test is about something.
+			// The kernel accepts the ICMP message. Otherwise the test would prove nothing.
 			route := ""
 			for range 200 {
 				if route, err = left.Run("ip", "route", "get", c.to); err != nil {
@@ -85,8 +85,8 @@ func TestForgedPathMTU(t *testing.T) {
 		})
 	}
 	t.Run("a smaller interface leads there", func(t *testing.T) {
-		// The packets leave by another interface than the one of our address. Not segmentation is
-		// what fails.
+		// The packets leave by another interface than the one of our address. They fail for their
+		// length, not for segmentation.
 		third := netns.New(t)
 		left.Join(t, "small-left", third, "small-right", 1500)
 		left.Addr(t, "198.51.100.1/24", "small-left")
@@ -135,7 +135,7 @@ func TestForgedPathMTU(t *testing.T) {
 	})
 }
 
-// udpHeader is that of a packet between two RDMA sockets.
+// udpHeader makes the UDP header of a packet between two RDMA sockets.
 func udpHeader() []byte {
 	b := binary.BigEndian.AppendUint16(nil, wire.Port)
 	b = binary.BigEndian.AppendUint16(b, wire.Port)
@@ -143,8 +143,8 @@ func udpHeader() []byte {
 	return binary.BigEndian.AppendUint16(b, 0)
 }
 
-// fragmentationNeeded sends from an ICMP message that a packet to the address to did not fit 600
-// bytes (RFC 1191).
+// fragmentationNeeded sends an ICMP message from the host from: a packet to the address to does not
+// fit 600 bytes (RFC 1191).
 func fragmentationNeeded(from, to netip.Addr) error {
 	src, dst := from.As4(), to.As4()
 	b := []byte{3, 4, 0, 0, 0, 0, 600 >> 8, 600 & 0xff}
@@ -156,7 +156,8 @@ func fragmentationNeeded(from, to netip.Addr) error {
 	return rawSend(unix.AF_INET, unix.IPPROTO_ICMP, &unix.SockaddrInet4{Addr: src}, b)
 }
 
-// packetTooBig does it for 1280 bytes of IPv6 (RFC 4443 section 3.2). The kernel adds the checksum.
+// packetTooBig is fragmentationNeeded for IPv6, with 1280 bytes (RFC 4443 section 3.2). The kernel
+// adds the checksum.
 func packetTooBig(from, to netip.Addr) error {
 	src, dst := from.As16(), to.As16()
 	b := []byte{2, 0, 0, 0, 0, 0, 1280 >> 8, 1280 & 0xff}

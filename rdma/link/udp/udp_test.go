@@ -24,8 +24,8 @@ func opened(t testing.TB, cfg Config) *Link {
 	return l
 }
 
-// TestEveryPathVerifies sends a mix of sizes by each combination of kernel
-// offloads and checks every datagram's ICRC and bytes at the other end.
+// TestEveryPathVerifies sends datagrams of many sizes with each combination of kernel offloads.
+// Every datagram arrives with a valid ICRC and the right bytes.
 func TestEveryPathVerifies(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -121,7 +121,7 @@ func TestWake(t *testing.T) {
 	<-done
 }
 
-// TestNoAllocs sends and receives a segmented run and a wake-up's worth.
+// TestNoAllocs: sending and receiving a segmented run, and a wake, allocate nothing.
 func TestNoAllocs(t *testing.T) {
 	a := opened(t, Config{Addr: netip.MustParseAddr("127.91.2.1")})
 	b := opened(t, Config{Addr: netip.MustParseAddr("127.91.2.2")})
@@ -159,7 +159,7 @@ func TestNoAllocs(t *testing.T) {
 	}
 }
 
-// TestTooBig sends over the MTU, alone and in a run, among datagrams that fit.
+// TestTooBig sends datagrams over the MTU, alone and in a run, between datagrams that fit.
 func TestTooBig(t *testing.T) {
 	a := opened(t, Config{Addr: netip.MustParseAddr("127.91.2.3")})
 	b := opened(t, Config{Addr: netip.MustParseAddr("127.91.2.4")})
@@ -187,11 +187,12 @@ func TestTooBig(t *testing.T) {
 	}
 }
 
-// TestSegmentationGivenUp makes the kernel refuse a segmented send.
+// TestSegmentationGivenUp: the kernel refuses a segmented send, and the link sends without
+// segmentation.
 func TestSegmentationGivenUp(t *testing.T) {
 	a := opened(t, Config{Addr: netip.MustParseAddr("127.91.2.5")})
 	b := opened(t, Config{Addr: netip.MustParseAddr("127.91.2.6")})
-	// Segmentation needs checksums: without, the kernel answers EINVAL.
+	// Segmentation needs UDP checksums. Without them the kernel returns EINVAL.
 	if err := unix.SetsockoptInt(a.fd, unix.SOL_SOCKET, unix.SO_NO_CHECK, 1); err != nil {
 		t.Fatal(err)
 	}

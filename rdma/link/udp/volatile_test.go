@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapping is a file in memory, as a store lends it.
+// mapping is a mapped file in memory, as a store lends it.
 type mapping struct {
 	file *os.File
 	mem  []byte
@@ -70,7 +70,7 @@ func TestVolatilePayload(t *testing.T) {
 		again  bool
 		fail   bool
 		before func(m *mapping) error // the packets are sent
-		// between comes after the checksums, before the system call.
+		// between runs after the checksums and before the system call.
 		between func(m *mapping) error
 		want    []byte
 		bad     int // packets whose ICRC is wrong
@@ -171,7 +171,7 @@ func TestVolatilePayload(t *testing.T) {
 	}
 }
 
-// TestOtherFaults: a fault in memory that is not volatile is nothing to go on after.
+// TestOtherFaults: a fault in memory that is not volatile is not recovered.
 func TestOtherFaults(t *testing.T) {
 	a := opened(t, Config{Addr: netip.MustParseAddr("127.91.8.1")})
 	m := mapped(t, make([]byte, 8192))

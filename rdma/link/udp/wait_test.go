@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWakeAfterClose: a goroutine that wakes a loop whose link is closed writes to no descriptor
-// that was opened since.
+// TestWakeAfterClose: a wake after the link was closed does not write to a descriptor that was
+// opened since.
 func TestWakeAfterClose(t *testing.T) {
 	eventfd := func() int {
 		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
