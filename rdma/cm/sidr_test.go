@@ -64,7 +64,7 @@ func TestResolveOverALossyWire(t *testing.T) {
 	}
 }
 
-// TestSIDRRules: what is answered to each kind of SIDR REQ, and what the owner is told.
+// TestSIDRRules: the answer to each kind of SIDR REQ, and the event for the owner.
 func TestSIDRRules(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -14,7 +14,7 @@ const (
 	rtt = 100 * us
 )
 
-// rounds lets the window grow for n round trips, and returns its packets.
+// rounds lets the window grow for n round trips, and returns its size in packets.
 func rounds(w *window, n int, queued bool) int {
 	for range n {
 		w.grow(w.packets(), queued)
@@ -22,8 +22,8 @@ func rounds(w *window, n int, queued bool) int {
 	return w.packets()
 }
 
-// TestWindow: it doubles at first, halves at a loss, doubles up to there after a silence,
-// and grows by half a packet in a round trip beyond.
+// TestWindow: the window doubles at first, and halves at a loss. After a timeout it doubles up to
+// half of its old size, and then grows by half a packet in a round trip.
 func TestWindow(t *testing.T) {
 	var w window
 	w.start(200, false)
@@ -68,8 +68,8 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestWindowDamage: without a queue a loss costs an eighth, but now and then a half, to
-// see whether there is one.
+// TestWindowDamage: without a queue a loss shrinks the window by an eighth. One of mildMax+1 losses
+// halves it, to show whether there is a queue.
 func TestWindowDamage(t *testing.T) {
 	var w window
 	w.start(128, false)
@@ -104,7 +104,7 @@ func TestWindowDamage(t *testing.T) {
 	}
 }
 
-// TestWindowMarks: a rare notification costs little, frequent ones half.
+// TestWindowMarks: a rare notification shrinks the window a little, frequent ones by half.
 func TestWindowMarks(t *testing.T) {
 	var w window
 	w.start(128, false)
@@ -132,7 +132,7 @@ func TestWindowMarks(t *testing.T) {
 	}
 }
 
-// TestPacer: it lets out what its rate allows, and no more at once than the burst.
+// TestPacer: the pacer allows its rate, and no more at once than the burst.
 func TestPacer(t *testing.T) {
 	const rate, size = 100e6, 1000 - headerCharge
 	var p pacer
@@ -174,8 +174,8 @@ func TestPacer(t *testing.T) {
 	}
 }
 
-// TestCNP: data that a switch marked is answered by a CNP, one in 50 microseconds; it is
-// of the connection, with the backward notification bit and 16 bytes (annex A17.9.3).
+// TestCNP: the QP answers marked data with a CNP, at most one in 50 microseconds. The CNP has the
+// connection's QPN, the BECN bit and 16 bytes of zero (annex A17.9.3).
 func TestCNP(t *testing.T) {
 	for _, c := range []struct {
 		what string
@@ -216,7 +216,8 @@ func TestCNP(t *testing.T) {
 	}
 }
 
-// TestTrafficClass: what has data is capable of ECN, what has none is not; the DSCP stays.
+// TestTrafficClass: packets with data are ECN-capable, packets without data are not. Both keep the
+// DSCP.
 func TestTrafficClass(t *testing.T) {
 	for _, fixed := range []bool{false, true} {
 		q := New(Config{Num: 1, Fixed: fixed})

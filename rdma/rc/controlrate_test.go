@@ -7,8 +7,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// TestCNPSlowsRequests: a CNP halves the window of a WRITE under way, and of nothing when
-// nothing is.
+// TestCNPSlowsRequests: a CNP halves the window if a WRITE is in flight. Otherwise it has no
+// effect.
 func TestCNPSlowsRequests(t *testing.T) {
 	p, s, q := lone(t, 0)
 	hear(p, q, wire.Packet{Op: wire.CNP, Payload: bytesOf(16)})
@@ -23,8 +23,8 @@ func TestCNPSlowsRequests(t *testing.T) {
 	}
 }
 
-// TestReadParts: a long READ goes out as several requests, each for a part that starts
-// where the last ended; asked for again, it is for the rest of a part.
+// TestReadParts: a long READ becomes several READ requests, each for the part behind the one
+// before. A retransmission requests the rest of a part.
 func TestReadParts(t *testing.T) {
 	const size = 2 << 20 // 8192 packets of 256 bytes
 	p := newPair(t, 256, 7, size)
@@ -97,8 +97,8 @@ func TestReadParts(t *testing.T) {
 	}
 }
 
-// TestResponsesSlowDown: READ responses have a rate after a CNP, and after a peer has
-// asked again for much; their rest leaves when its time comes.
+// TestResponsesSlowDown: READ responses are limited after a CNP, and after the peer has requested
+// many packets again. What the rate holds back is sent later.
 func TestResponsesSlowDown(t *testing.T) {
 	for _, c := range []struct {
 		what string
@@ -149,8 +149,8 @@ func TestResponsesSlowDown(t *testing.T) {
 	}
 }
 
-// TestLossOfWhatWasSentAgain: a PSN that is not behind the last one says that the peer
-// went back; what it went back to is lost again, and gets another NAK.
+// TestLossOfWhatWasSentAgain: a request whose PSN is not behind the last one shows that the peer
+// has gone back. Its retransmission was lost too, and gets another NAK.
 func TestLossOfWhatWasSentAgain(t *testing.T) {
 	p, _, q := lone(t, 1)
 	naks := func(psn wire.PSN) (n int) {
@@ -174,8 +174,8 @@ func TestLossOfWhatWasSentAgain(t *testing.T) {
 	}
 }
 
-// TestRTRAnswers: a queue pair that may not send requests yet answers READs, and keeps to
-// its rate; one without an ACK timeout never gives its peer up.
+// TestRTRAnswers: a QP in RTR answers READs at their rate. A QP without an ACK timeout never gives
+// its peer up.
 func TestRTRAnswers(t *testing.T) {
 	p, _, q := lone(t, 1)
 	for _, a := range []rdma.QPAttr{

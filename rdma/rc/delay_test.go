@@ -16,7 +16,7 @@ func delayed(id uint64, s *side) rdma.SendWR {
 	}
 }
 
-// measured is a pair that knows its round-trip time and has receives.
+// measured makes a pair that has measured its round-trip time and has receives posted.
 func measured(t *testing.T) (p *pair, s *side) {
 	t.Helper()
 	p = newPair(t, 1024, 7, 4096)
@@ -68,8 +68,8 @@ func TestDelayAck(t *testing.T) {
 	}
 }
 
-// TestTailProbe: after a silence the last message is sent again for its ACK. This is no loss: no
-// timeout, no smaller window, no repeated ACKs of the responder.
+// TestTailProbe: after a silence the last message is sent again for its ACK. That counts as no
+// loss: there is no timeout, the window does not shrink, and the responder repeats no ACKs.
 func TestTailProbe(t *testing.T) {
 	p, s := measured(t)
 	for i := range 3 {
@@ -86,7 +86,7 @@ func TestTailProbe(t *testing.T) {
 	}
 }
 
-// TestTailProbeLoss: what is lost while ACKs are delayed is found, whichever packets those are.
+// TestTailProbeLoss: any loss is detected while ACKs are delayed.
 func TestTailProbeLoss(t *testing.T) {
 	for lost := range 1 << 4 { // of three messages, and of the tail probe
 		t.Run(fmt.Sprintf("%04b", lost), func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestTailProbeLoss(t *testing.T) {
 	}
 }
 
-// TestNoDelay: messages whose acknowledgement something waits for request it.
+// TestNoDelay: a message requests an ACK if something waits for that ACK.
 func TestNoDelay(t *testing.T) {
 	for name, more := range map[string]func(p *pair, s *side) []rdma.SendWR{
 		"urgent": func(_ *pair, s *side) []rdma.SendWR {
@@ -184,8 +184,8 @@ func TestEndAckDelay(t *testing.T) {
 	}
 }
 
-// TestEndAckDelayBehind: a local request does not wait for the timer either if the last
-// acknowledgement that was requested is not for the last message.
+// TestEndAckDelayBehind: a local request does not wait for the timer, also if the last message did
+// not request an ACK.
 func TestEndAckDelayBehind(t *testing.T) {
 	p, s := measured(t)
 	urgent := delayed(1, s)
@@ -203,8 +203,8 @@ func TestEndAckDelayBehind(t *testing.T) {
 	settle(p, s)
 }
 
-// TestDelayedThenError: messages that wait for an acknowledgement are flushed with the queue pair,
-// and a peer that is gone is found.
+// TestDelayedThenError: messages without an ACK are flushed with the QP. A peer that is gone is
+// detected.
 func TestDelayedThenError(t *testing.T) {
 	p, s := measured(t)
 	p.post(0, delayed(1, s), delayed(2, s))
@@ -249,7 +249,7 @@ func TestDelayedNotReady(t *testing.T) {
 	}
 }
 
-// TestDelayTimer: the timer of a message with AckReq does not run from a delayed one before it.
+// TestDelayTimer: the timer of a message with AckReq does not start at a delayed message before it.
 func TestDelayTimer(t *testing.T) {
 	p, s := measured(t)
 	p.post(0, delayed(1, s))

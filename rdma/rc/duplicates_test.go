@@ -9,10 +9,10 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// TestDuplicates: what is sent again is not done again, and answered as far as it can be.
+// TestDuplicates: a duplicate is not executed again. It is answered as far as possible.
 func TestDuplicates(t *testing.T) {
 	p, s, q := lone(t, 1)
-	// 7, 8, 9
+	// PSNs 7, 8, 9
 	readReq := wire.Packet{
 		Op: wire.ReadRequest, PSN: 7, AckReq: true,
 		RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 600},
@@ -63,8 +63,8 @@ func TestDuplicates(t *testing.T) {
 	if s.buf[800] != 3 {
 		t.Errorf("the word is %d", s.buf[800])
 	}
-	// An answer that is under way while its memory is withdrawn ends there, and the
-	// connection with it: the requester waits for the rest.
+	// If its memory is invalidated during a response, the response ends, and with it the
+	// connection: the requester waits for the rest.
 	hear(p, q, wire.Packet{Op: wire.ReadRequest, PSN: 11, RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 600}})
 	delete(s.mem, pairKey)
 	if out := say(p, q); len(out) != 1 || out[0].AETH.Syndrome != wire.NAKRemoteAccess || out[0].PSN != 11 ||
@@ -73,8 +73,8 @@ func TestDuplicates(t *testing.T) {
 	}
 }
 
-// TestDuplicateBeforeNext: a READ that is asked for again because its answer was slow does not
-// count beside the next one, which its requester may send when that answer arrives.
+// TestDuplicateBeforeNext: a READ that was requested again, because its response was slow, does not
+// count against the limit. The requester may send the next READ when the response has arrived.
 func TestDuplicateBeforeNext(t *testing.T) {
 	p, _, q := lone(t, 1)
 	read := func(psn wire.PSN) wire.Packet {
@@ -174,7 +174,7 @@ func TestStates(t *testing.T) {
 			}
 		})
 	}
-	// A drained QP goes on where it was.
+	// A QP that returns from SQD to RTS continues.
 	p, _, q := lone(t, 0)
 	for _, st := range []rdma.QPState{rdma.StateSQD, rdma.StateRTS, rdma.StateRTS} {
 		if err := q.Modify(p.now, rdma.QPAttr{State: st, Access: rdma.RemoteRead}); err != nil {
@@ -186,7 +186,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestBadAttributes: what RTR refuses.
+// TestBadAttributes: attributes that the transition to RTR refuses.
 func TestBadAttributes(t *testing.T) {
 	p, _, q := lone(t, 0)
 	good := q.Attr()
@@ -210,7 +210,7 @@ func TestBadAttributes(t *testing.T) {
 	}
 }
 
-// TestSyndromeTexts: post-mortems are for people.
+// TestSyndromeTexts: the texts of syndromes in post-mortems.
 func TestSyndromeTexts(t *testing.T) {
 	for s, want := range map[uint8]string{
 		wire.SyndromeAck | 5:        "ACK",
@@ -228,9 +228,8 @@ func TestSyndromeTexts(t *testing.T) {
 	}
 }
 
-// TestTimeoutAsksWithOnePacket: a peer that is only slow gets one packet again, not all that
-// it has; to one that lost something what follows is sent again, in a small window that
-// grows.
+// TestTimeoutAsksWithOnePacket: after a timeout only one packet is sent again. If the peer was only
+// slow, nothing else is. If packets were lost, they are sent again in a small window that grows.
 func TestTimeoutAsksWithOnePacket(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -268,8 +267,8 @@ func TestTimeoutAsksWithOnePacket(t *testing.T) {
 	}
 }
 
-// TestRecorder: a long message is one entry, what is old is forgotten, and acknowledgements
-// stand for themselves.
+// TestRecorder: a long message is one entry, old entries make room, and each acknowledgement is an
+// entry of its own.
 func TestRecorder(t *testing.T) {
 	p, s, q := lone(t, 0)
 	p.post(0, write(1, s, 10*256, pairVA, pairKey))
@@ -296,8 +295,8 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// TestOwesAck: an acknowledgement may wait while it is all that there is to say, and stands
-// for few packets.
+// TestOwesAck: an acknowledgement may wait if it is all that there is to send, and only for few
+// packets.
 func TestOwesAck(t *testing.T) {
 	write := func(psn wire.PSN) wire.Packet {
 		return wire.Packet{

@@ -12,8 +12,8 @@ func write(id uint64, s *side, n int, va uint64, key uint32) rdma.SendWR {
 	return rdma.SendWR{ID: id, Op: rdma.OpWrite, SGL: s.sge(0, n), RemoteAddr: va, RKey: key}
 }
 
-// TestFatalRequests: what the peer must refuse, with which NAK, and what
-// becomes of the requests around it.
+// TestFatalRequests: requests that the peer must refuse, the NAK for each, and the completions of
+// the requests around it.
 func TestFatalRequests(t *testing.T) {
 	const size = 1 << 16
 	for _, c := range []struct {
@@ -189,9 +189,8 @@ func TestWriteWithImmediateTakesAReceive(t *testing.T) {
 	}
 }
 
-// TestLateDuplicateOfARead: the network repeats a READ request long after its answer
-// was used and its memory withdrawn. It is dropped; a first request for such memory
-// is not.
+// TestLateDuplicateOfARead: the network repeats a READ request long after the response was used and
+// its memory invalidated. The duplicate is dropped. A new request for such memory gets a NAK.
 func TestLateDuplicateOfARead(t *testing.T) {
 	p := newPair(t, 256, 7, 1<<16)
 	a, b := p.s[0], p.s[1]

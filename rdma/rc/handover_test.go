@@ -19,8 +19,8 @@ const (
 	readAt    = 1 << 19 // and READ comes from there
 )
 
-// service is a pair in which side 1 answers numbered calls of side 0, each with a READ, a WRITE and
-// a reply that has its number.
+// service is a pair in which side 1 serves numbered calls of side 0: for each call a READ, a WRITE
+// and a reply with the number.
 type service struct {
 	*pair
 	calls, replies int // sent, arrived
@@ -102,7 +102,7 @@ func (s *service) serve() {
 	a.sent = a.sent[:0]
 }
 
-// move replaces the server's queue pair by one that goes on with it.
+// move exports the server's QP and imports it into another QP, which replaces it.
 func (s *service) move() {
 	b := s.s[1]
 	out, err := b.q.Export()
@@ -125,9 +125,8 @@ func (s *service) move() {
 	s.receive()
 }
 
-// TestHandover moves the serving side of a connection from one queue pair to another, again and
-// again, while calls come over a wire that loses, repeats and reorders: each is served once, in
-// order.
+// TestHandover moves the server's end of a connection from QP to QP, while calls go over a wire
+// that loses, repeats and reorders packets. Each call is served once, in order.
 func TestHandover(t *testing.T) {
 	for _, seed := range seeds(t, 6) {
 		rnd := rand.New(rand.NewPCG(seed, 9))
@@ -160,7 +159,7 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestExportRefused: what is under way cannot be handed over.
+// TestExportRefused: a QP with anything in flight cannot be exported.
 func TestExportRefused(t *testing.T) {
 	p := newPair(t, 1024, 5, 1<<16)
 	a := p.s[0]

@@ -33,8 +33,8 @@ func TestQueueLimitsAndBadRequests(t *testing.T) {
 	}
 }
 
-// TestForeignPackets: what is not from the peer, or not for this connection,
-// changes nothing.
+// TestForeignPackets: packets that are not from the peer, or not for this connection, change
+// nothing.
 func TestForeignPackets(t *testing.T) {
 	p := newPair(t, 1024, 7, 1<<16)
 	q := p.s[1].q
@@ -65,7 +65,8 @@ func TestForeignPackets(t *testing.T) {
 	}
 }
 
-// TestCNPOfAnotherPartition: network cards send CNPs with the default P_Key, and nothing else.
+// TestCNPOfAnotherPartition: only a CNP may have the default P_Key. Network cards send CNPs with
+// it.
 func TestCNPOfAnotherPartition(t *testing.T) {
 	p := newPair(t, 1024, 7, 1<<16)
 	q := p.s[1].q
@@ -83,9 +84,8 @@ func TestCNPOfAnotherPartition(t *testing.T) {
 	}
 }
 
-// TestReservedOpcodes: what the class has no meaning for is an invalid request where a request is
-// due, and nothing elsewhere, so that nobody ends a connection who does not know its sequence
-// number.
+// TestReservedOpcodes: a reserved opcode is an invalid request if its PSN is the expected one.
+// Otherwise it has no effect, so that nobody who does not know the PSN can end a connection.
 func TestReservedOpcodes(t *testing.T) {
 	for _, c := range []struct {
 		op   wire.Opcode
@@ -121,7 +121,7 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// exchange drives two QPs without a wire in between, as fast as they go.
+// exchange runs two QPs without a wire in between, without delay.
 type exchange struct {
 	batch *wire.Batch
 	side  [2]*side
@@ -193,8 +193,8 @@ func BenchmarkEngine(b *testing.B) {
 	}
 }
 
-// FuzzReceive feeds anything to a connected QP with work on both halves: it
-// never panics, and memory outside of the region does not change.
+// FuzzReceive feeds any packets to a connected QP that serves and sends requests. It never panics,
+// and memory outside of the region does not change.
 func FuzzReceive(f *testing.F) {
 	f.Add([]byte{4, 0, 0xff, 0xff, 0, 0, 0, 1, 0x80, 0, 0, 7, 1, 2, 3, 4, 0, 0, 0, 0})
 	f.Add([]byte{0x11, 0, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 8, 0x1f, 0, 0, 1, 0, 0, 0, 0})

@@ -7,8 +7,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// anywhere is memory in which every address is the same few bytes, so that a message may
-// be longer than a test has memory for.
+// anywhere is memory in which all addresses name the same few bytes. A message can then be longer
+// than the memory of the test.
 type anywhere []byte
 
 func (anywhere) Local(_, _ uint32, _ []byte, _ bool) rdma.Status { return rdma.Success }

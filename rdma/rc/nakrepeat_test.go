@@ -10,9 +10,9 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// rxe is the requester of the Linux kernel's rdma_rxe as far as it matters here: SENDs of one
-// packet. Told of a loss it sends the oldest packet alone and stops, without a timer, until another
-// packet tells it to go on. A second NAK tells it nothing unless an ACK came between.
+// rxe models the requester of the Linux kernel's rdma_rxe for SENDs of one packet. After a NAK it
+// sends only the oldest packet and stops, without a timer, until another acknowledgement arrives.
+// It ignores a second NAK unless an ACK came in between.
 type rxe struct {
 	una, next int // packets acknowledged, and sent
 	total     int
@@ -20,7 +20,8 @@ type rxe struct {
 	stuck     bool // for good
 }
 
-// hear takes an acknowledgement of everything before psn, and returns the packets that it has sent.
+// hear handles an ACK or NAK that acknowledges all packets before psn. It returns the packets that
+// rxe sends.
 func (x *rxe) hear(psn int, nak bool) (sends []int) {
 	if psn > x.una {
 		x.una, x.retried = psn, false
@@ -89,7 +90,7 @@ func (w *repeatWorld) packet(n int) *wire.Packet {
 	}
 }
 
-// step moves to the next thing that happens, and reports false if there is none.
+// step moves to the next event, and reports false if there is none.
 func (w *repeatWorld) step() bool {
 	q := w.p.s[0].q
 	for q.HasWork(w.p.now) {
@@ -138,8 +139,9 @@ func (w *repeatWorld) step() bool {
 	return true
 }
 
-// TestNAKRepeats: one packet of four is lost. The peer sends it alone and stops; it is got going
-// again within milliseconds, and asked for nothing once it has sent all.
+// TestNAKRepeats: one packet of four is lost. The peer sends only this packet and stops. The
+// repeated ACKs and NAKs make it continue within milliseconds. They end when all packets have
+// arrived.
 func TestNAKRepeats(t *testing.T) {
 	w := newRepeatWorld(t, 1, 4)
 	w.x.next = 1 // packet 0 is lost
@@ -161,8 +163,8 @@ func TestNAKRepeats(t *testing.T) {
 	}
 }
 
-// TestNAKRepeatsAfterHandover: another process goes on with the queue pair while a packet is
-// missing. It asks the peer, which has stopped, as the first would have done.
+// TestNAKRepeatsAfterHandover: another process continues with the queue pair while a packet is
+// missing. It repeats ACK and NAK to the peer that has stopped.
 func TestNAKRepeatsAfterHandover(t *testing.T) {
 	for after := range 12 { // steps of the world
 		w := newRepeatWorld(t, 1, 4)
@@ -196,16 +198,16 @@ func TestNAKRepeatsAfterHandover(t *testing.T) {
 	}
 }
 
-// TestNAKRepeatsOverALossyWire: with packets lost both ways such a peer gets everything through,
-// without a connection that ends and without a long silence.
+// TestNAKRepeatsOverALossyWire: packets are lost in both directions. All messages of such a peer
+// arrive, no connection ends, and no silence is long.
 func TestNAKRepeatsOverALossyWire(t *testing.T) {
 	for _, seed := range seeds(t, 200) {
 		w := newRepeatWorld(t, seed, 60)
 		w.loss = []float64{0.02, 0.05}[seed%2]
 		last, most := w.p.now, rdma.Time(0)
 		for got := 0; ; {
-			// Eight calls are under way; the last ones come again and again, as only packets behind show a
-			// loss.
+			// Eight calls are in flight. The last ones are sent repeatedly, because only a packet
+			// behind a loss shows the loss.
 			for w.x.next < min(got+8, w.x.total) {
 				w.send(w.x.next)
 			}
@@ -229,8 +231,8 @@ func TestNAKRepeatsOverALossyWire(t *testing.T) {
 	}
 }
 
-// TestPeerStopped: a peer that does not go on is given up after seconds, not before, and was asked
-// no more often than that takes.
+// TestPeerStopped: a peer that does not continue is given up after nakRepeatEnd, with no more
+// repetitions than fit this time.
 func TestPeerStopped(t *testing.T) {
 	w := newRepeatWorld(t, 1, 4)
 	w.x.stuck = true
@@ -275,7 +277,8 @@ func TestNoRepeats(t *testing.T) {
 		}
 	})
 	t.Run("a long way", func(t *testing.T) {
-		// A round trip of 12 ms that is known: the peer's answer to the NAK is waited for.
+		// The round trip is known to be 12 ms. The first repetition waits for the peer's answer to
+		// the NAK.
 		p := newPair(t, 1024, 7, 1<<16)
 		p.delay = 6 * rdma.Millisecond
 		send := func(i int) {
@@ -304,8 +307,9 @@ func TestNoRepeats(t *testing.T) {
 	})
 }
 
-// TestRepeatedACKs: a packet that comes again asks for an ACK that was lost. Its ACK is repeated a
-// few times, as it may be lost too and the peer may ask no more, and not once the peer goes on.
+// TestRepeatedACKs: a duplicate shows that its ACK was lost. The ACK is repeated a few times,
+// because it may be lost again and the peer may send no more duplicates. It is not repeated once
+// the peer sends new packets.
 func TestRepeatedACKs(t *testing.T) {
 	for _, goesOn := range []bool{false, true} {
 		w := newRepeatWorld(t, 1, 3)

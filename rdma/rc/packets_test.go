@@ -7,20 +7,20 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// lone is one side of a pair whose peer is the test.
+// lone is one side of a pair. The test plays its peer.
 func lone(t *testing.T, i int) (*pair, *side, *QP) {
 	t.Helper()
 	p := newPair(t, 256, 7, 1<<16)
 	return p, p.s[i], p.s[i].q
 }
 
-// hear has a QP receive a packet of its peer.
+// hear passes a packet of the peer to a QP.
 func hear(p *pair, q *QP, k wire.Packet) {
 	k.Src, k.Dst, k.PKey = q.flow.Dst, q.flow.Src, wire.DefaultPKey
 	q.Receive(p.now, &k)
 }
 
-// say is what the QP sends now.
+// say returns the packets that the QP sends now.
 func say(p *pair, q *QP) (out []wire.Packet) {
 	p.t.Helper()
 	for q.HasWork(p.now) {
@@ -44,8 +44,8 @@ func say(p *pair, q *QP) (out []wire.Packet) {
 
 func bytesOf(n int) []byte { return make([]byte, n) }
 
-// TestRefusedPackets: requests that no requester may send, packet by packet, with the NAK
-// and the PSN that IBTA 9.7.4 has for them. The QP is in ERR then, and says why.
+// TestRefusedPackets: illegal requests, each with the NAK and its PSN (IBTA 9.7.4). The QP is then
+// in ERR, with a reason.
 func TestRefusedPackets(t *testing.T) {
 	reth := wire.RETH{VA: pairVA, RKey: pairKey, Len: 1000}
 	with := func(n uint32) wire.RETH { return wire.RETH{VA: pairVA, RKey: pairKey, Len: n} }
@@ -219,8 +219,8 @@ func recvs(n int) func(*pair, *QP) {
 	}
 }
 
-// TestResponses: what a responder may, and may not, answer. The requests that wait are a
-// WRITE of two packets (PSN 7 and 8), a READ of 300 bytes (9 and 10) and a FETCH_ADD (11).
+// TestResponses: legal and illegal responses. The requests in flight are a WRITE of two packets
+// (PSN 7 and 8), a READ of 300 bytes (9 and 10) and a FETCH_ADD (11).
 func TestResponses(t *testing.T) {
 	ack := func(psn wire.PSN, syndrome uint8) wire.Packet {
 		return wire.Packet{Op: wire.Acknowledge, PSN: psn, AETH: wire.AETH{Syndrome: syndrome}}

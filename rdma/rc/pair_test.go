@@ -10,7 +10,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// memory is an honest table of regions, keyed by key = L_Key = R_Key.
+// memory is a table of regions. L_Key and R_Key of a region are the same number, its key.
 type memory map[uint32]*region
 
 type region struct {
@@ -55,7 +55,7 @@ func (m memory) Invalidate(_, _, key uint32) rdma.Status {
 	return rdma.Success
 }
 
-// Bind implements Memory: a window takes the place of what its key named.
+// Bind implements Memory: the key then names the window, and no longer what it named before.
 func (m memory) Bind(_, _ uint32, w *rdma.SendWR) rdma.Status {
 	if w.RKey == 0 {
 		return rdma.MWBindErr
@@ -64,7 +64,7 @@ func (m memory) Bind(_, _ uint32, w *rdma.SendWR) rdma.Status {
 	return rdma.Success
 }
 
-// side is one end of a pair: a QP, its memory, and what completed.
+// side is one end of a pair: a QP, its memory, and its completions.
 type side struct {
 	q    *QP
 	mem  memory
@@ -135,8 +135,8 @@ func newPair(t testing.TB, mtu rdma.MTU, psn uint32, size int) *pair {
 
 func (p *pair) chance(f float64) bool { return f > 0 && p.rnd.Float64() < f }
 
-// turn lets both sides send, and moves the clock to the next thing to happen.
-// It reports false when nothing will ever happen.
+// turn lets both sides send, and moves the clock to the next event. It reports false if there will
+// be none.
 func (p *pair) turn() bool {
 	busy := false
 	for i, s := range p.s {

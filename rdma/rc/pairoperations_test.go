@@ -21,7 +21,7 @@ func (p *pair) poll(s *side) {
 	}
 }
 
-// until turns until done, within limit of virtual time.
+// until runs turns until done returns true, within limit of virtual time.
 func (p *pair) until(limit rdma.Time, done func() bool) {
 	p.t.Helper()
 	end := p.now + limit
@@ -115,9 +115,8 @@ func seeds(t *testing.T, n uint64) []uint64 {
 	return v
 }
 
-// TestLossyWire runs random programs in both directions over a wire that
-// loses, repeats, reorders and corrupts, and compares memory and completions
-// with what a perfect wire would have given.
+// TestLossyWire runs random programs in both directions over a wire that loses, repeats, reorders
+// and corrupts packets. Memory and completions must be those of a perfect wire.
 func TestLossyWire(t *testing.T) {
 	for _, seed := range seeds(t, 120) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -133,8 +132,8 @@ func TestLossyWire(t *testing.T) {
 	}
 }
 
-// TestSlowPeer: the round trip of a peer that becomes slow is learned, though what is answered
-// after a timeout is not timed; nothing is sent twice after that.
+// TestSlowPeer: the QP learns the longer round trip of a peer that becomes slow, although it does
+// not measure the ACK after a timeout. After that nothing is sent twice.
 func TestSlowPeer(t *testing.T) {
 	p := newPair(t, rdma.MTU(1024), 1, 1<<16)
 	write := func() {
@@ -160,9 +159,8 @@ func TestSlowPeer(t *testing.T) {
 	}
 }
 
-// runProgram posts random requests on both sides. Each side's memory is cut in
-// thirds: what it sends from, what the peer writes, what READs and receives
-// bring.
+// runProgram posts random requests on both sides. The memory of each side has three parts: sources
+// of its sends, memory that the peer writes, and destinations of READs and receives.
 func runProgram(t *testing.T, p *pair, rnd *rand.Rand) {
 	const third = 300_000
 	var model [2][]byte

@@ -10,7 +10,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// placed is where a QP places the payload of a packet of its peer; other changes the packet.
+// placed returns the memory that a QP names for the payload of a packet of its peer. other changes
+// the packet.
 func placed(q *QP, k wire.Packet, other func(k *wire.Packet)) []byte {
 	k.Src, k.Dst, k.PKey = q.flow.Dst, q.flow.Src, wire.DefaultPKey
 	if other != nil {
@@ -19,7 +20,7 @@ func placed(q *QP, k wire.Packet, other func(k *wire.Packet)) []byte {
 	return q.Placement(&k)
 }
 
-// notPlaced are changes of a packet whose payload has a place.
+// notPlaced are changes after which a packet is not placed.
 var notPlaced = []struct {
 	name  string
 	other func(k *wire.Packet)
@@ -35,8 +36,8 @@ var notPlaced = []struct {
 	{"a first packet", func(k *wire.Packet) { k.Op-- }},
 }
 
-// TestPlacementOfReads: the next middle packet of a READ response has a place in the memory of the
-// work request, if that is one piece.
+// TestPlacementOfReads: the next middle packet of a READ response is placed in the memory of the
+// work request, if it fits one element.
 func TestPlacementOfReads(t *testing.T) {
 	p, a, q := lone(t, 0)
 	p.post(0, rdma.SendWR{
@@ -85,7 +86,7 @@ func TestPlacementOfReads(t *testing.T) {
 	}
 }
 
-// TestPlacementWithWrongICRC: a packet that was placed and fails its check does no harm: the peer
+// TestPlacementWithWrongICRC: a packet that was placed and has a wrong ICRC has no effect. The peer
 // sends it again.
 func TestPlacementWithWrongICRC(t *testing.T) {
 	p := newPair(t, 256, 7, 1<<16)

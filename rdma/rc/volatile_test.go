@@ -7,13 +7,13 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// owner is of memory that others change.
+// owner owns memory that others change.
 type owner struct{ _ int }
 
 func (*owner) Copy(dst, src []byte) error { copy(dst, src); return nil }
 
-// TestVolatile: each packet of a request, and no other's, says whose its memory is, and
-// whether it is sent again; and the request is forgotten with its completion.
+// TestVolatile: each packet of a request, and no other packet, names the owner of its memory and
+// whether it is a retransmission. The QP keeps no reference to the owner after the completion.
 func TestVolatile(t *testing.T) {
 	p, s, q := lone(t, 0)
 	own := new(owner)

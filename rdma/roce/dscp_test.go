@@ -12,7 +12,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// dscpLink notes the DSCPs of packets by opcode, and has what arrives marked by a switch.
+// dscpLink records the DSCPs of packets by opcode, and marks received packets as a switch does.
 type dscpLink struct {
 	link.Link
 	sent map[wire.Opcode]map[uint8]int
@@ -39,8 +39,8 @@ func (l dscpLink) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 	return n, err
 }
 
-// TestDSCP: the packets of a connection have the DSCP of who made it, in both directions, and
-// congestion notifications their own.
+// TestDSCP: the side that dials chooses the DSCP of the packets in both directions. Congestion
+// notifications have a DSCP of their own.
 func TestDSCP(t *testing.T) {
 	const data, cnp = 26, 48
 	sent := [2]map[wire.Opcode]map[uint8]int{{}, {}}

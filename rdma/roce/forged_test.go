@@ -9,10 +9,10 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// TestForgedPacketsCost measures what is left of a link of 10 Gbit/s to RDMA WRITEs of 1 MiB while
-// somebody who does not see their packets sends others in the name of either side. docs/security.md
-// has the numbers. What hits no queue pair costs nothing; what does costs throughput, and neither
-// data nor the connection.
+// TestForgedPacketsCost measures the throughput of RDMA WRITEs of 1 MiB over a link of 10 Gbit/s
+// while an attacker, who does not see the packets, sends forged ones in the name of either side.
+// docs/security.md has the numbers. Forged packets that hit no queue pair cost nothing. Others cost
+// throughput, but neither data nor the connection.
 func TestForgedPacketsCost(t *testing.T) {
 	const (
 		bandwidth = 1250e6 // bytes a second
@@ -88,7 +88,7 @@ func TestForgedPacketsCost(t *testing.T) {
 	}
 }
 
-// toWriter forges packets of the side that is written to.
+// toWriter forges packets of the side whose memory is written.
 func toWriter(op wire.Opcode) func(w *world) (int, wire.Packet) {
 	return func(w *world) (int, wire.Packet) {
 		p := wire.Packet{Op: op, DestQPN: w.side[0].conn.QP().Num()}

@@ -14,7 +14,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// deafLink receives nothing and sends nowhere.
+// deafLink receives nothing and drops what is sent.
 type deafLink struct {
 	link.Link
 	now rdma.Time
@@ -28,8 +28,8 @@ func (*deafLink) MTU() int                                   { return 4200 }
 func (l *deafLink) Now() rdma.Time                           { return l.now }
 func (*deafLink) Close() error                               { return nil }
 
-// BenchmarkForged is the processor time that a loop spends on one packet of somebody who does not
-// see the packets of others, without that of the kernel. docs/security.md has the numbers.
+// BenchmarkForged measures the processor time of a loop for one forged packet, without the time of
+// the kernel. docs/security.md has the numbers.
 func BenchmarkForged(b *testing.B) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	l := &deafLink{now: rdma.Second}
@@ -48,7 +48,8 @@ func BenchmarkForged(b *testing.B) {
 	}
 	caps := rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}
 	cfg := rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq, Caps: caps}
-	// bare has connections of no use, and serves RPC-over-RDMA.
+	// The port bare accepts connections and does nothing with them. The port serves is
+	// RPC-over-RDMA.
 	const bare, serves = 7, 20049
 	if _, err := d.Listen(bare, func(r rdma.ConnRequest) {
 		_, err := r.Accept(cfg, rdma.ConnParams{ResponderResources: 4, InitiatorDepth: 4}, nil,
@@ -90,7 +91,7 @@ func BenchmarkForged(b *testing.B) {
 			DETH: wire.DETH{QKey: cm.QKey, SrcQPN: wire.QP1},
 		}, r.Encode(cm.Header{TID: rnd.Uint64()}))
 	}
-	// step passes packets as a turn does, in so much time on the loop's clock.
+	// step handles packets as a turn does. Each packet takes the time each on the loop's clock.
 	step := func(b *testing.B, each rdma.Time, packets []link.RxDatagram) {
 		b.Helper()
 		for i := range b.N {
@@ -144,7 +145,7 @@ func BenchmarkForged(b *testing.B) {
 		return out
 	}
 	b.Run("REQ to a closed port", func(b *testing.B) { step(b, 20*rdma.Microsecond, many(8)) })
-	// Of one address, so many REQs a second become half-open connections.
+	// At this rate all REQs of one address become half-open connections.
 	const slow = rdma.Second / 10_000
 	b.Run("REQ, half-open", func(b *testing.B) { step(b, slow, many(bare)) })
 	before := s.stats.CM

@@ -6,13 +6,13 @@ import (
 	"github.com/rstored/rstored/rdma/link"
 )
 
-// wakeLink is the link of a shard that is only woken.
+// wakeLink is the link of a shard that receives nothing but Wake.
 type wakeLink struct{ link.Link }
 
 func (wakeLink) Wake() {}
 
-// TestForwardedIsBounded: packets that nobody has checked do not fill the memory of a shard that is
-// busy.
+// TestForwardedIsBounded: forwarded packets, whose ICRC is not checked, do not fill the memory of a
+// busy shard.
 func TestForwardedIsBounded(t *testing.T) {
 	s, busy := new(shard), &shard{link: wakeLink{}}
 	const packets = 3 * forwardedMax

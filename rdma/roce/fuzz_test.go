@@ -12,14 +12,13 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// FuzzDatagrams sends a device what it likes, as datagrams whose ICRC fits: to queue pairs
-// and to the connection manager, from its peer, from others, in the order that the input has.
-// Memory that no peer may touch stays as it is, a second connection goes on as if nothing
-// had happened, and the device can be closed.
+// FuzzDatagrams sends a device any datagrams with a valid ICRC: to queue pairs and to the
+// connection manager, from the peer and from other hosts, in the order of the input. Memory without
+// remote access does not change, a second connection goes on, and the device can be closed.
 //
-// The input is a list of records: where it goes to, from whom, how many bytes, the bytes.
-// Of those for the queue pair the destination is filled in, and the PSN, of which
-// the input has the distance from where the peer is, as it would hardly guess them.
+// The input is a list of records: destination, sender, length, bytes. For a queue pair the test
+// fills in the destination QPN, and adds the peer's PSN to the PSN in the input, because the fuzzer
+// would hardly guess them.
 func FuzzDatagrams(f *testing.F) {
 	record := func(kind byte, b []byte) []byte {
 		return append(binary.LittleEndian.AppendUint16([]byte{kind}, uint16(len(b))), b...)
@@ -65,12 +64,12 @@ func FuzzDatagrams(f *testing.F) {
 		good := [2]*simSide{w.side[0], w.side[1]}
 		w.connect()
 		bad := [2]*simSide{w.side[0], w.side[1]}
-		// What is between these is the peers' to change; the rest is not.
+		// The peers may change the memory of bad, and nothing else.
 		secret, err := bad[1].pd.Register(bytes.Repeat([]byte{0x5a}, 4096), rdma.LocalWrite)
 		if err != nil {
 			t.Fatal(err)
 		}
-		// One request tells the PSN.
+		// The test learns the PSN from one request.
 		if wc := w.post(rdma.SendWR{
 			Op: rdma.OpWrite, RemoteAddr: bad[1].mr.Addr(),
 			RKey: bad[1].mr.RKey(),
@@ -129,7 +128,7 @@ func FuzzDatagrams(f *testing.F) {
 	})
 }
 
-// Kinds of records: the low bits say where to, the next bit from whom.
+// Kinds of records: the low bits name the destination, the next bit the sender.
 const (
 	toPeer       = 0 // the queue pair of a connection, whose PSN is filled in
 	toQP         = 1 // the same, as it is

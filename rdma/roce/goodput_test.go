@@ -7,9 +7,9 @@ import (
 	"github.com/rstored/rstored/rdma/sim"
 )
 
-// TestGoodput: RDMA WRITEs of 1 MiB over a link of 10 Gbit/s whose queue is short, or which
-// loses packets, keep a useful share of it. In brackets what going back N with a fixed
-// window of 256 packets gave.
+// TestGoodput: RDMA WRITEs of 1 MiB over a link of 10 Gbit/s with a short queue, or with losses,
+// get a useful share of it. The numbers in brackets are those of go-back-N with a fixed window of
+// 256 packets.
 func TestGoodput(t *testing.T) {
 	const (
 		rate  = 1250e6 // bytes a second

@@ -13,7 +13,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// stranger is a host whose connection manager is the test. It does not answer a REP by itself.
+// stranger is a host whose connection manager is played by the test. It does not answer REPs.
 type stranger struct {
 	w    *world
 	link *sim.Link
@@ -48,7 +48,7 @@ func (s *stranger) ask(port uint16, ackTimeout uint8) {
 	s.manage(r.Encode(cm.Header{TID: 1}))
 }
 
-// manage sends a message of the connection manager.
+// manage sends a CM message.
 func (s *stranger) manage(mad []byte) {
 	s.w.t.Helper()
 	m := &mallory{w: s.w, link: s.link}
@@ -104,9 +104,8 @@ func (w *world) listen(port uint16) {
 	_ = w.dev[1].Turn()
 }
 
-// TestHalfOpen: a half-open connection is established by the request that its queue pair accepts,
-// and by no packet that it drops: not in another partition, not with another packet number, not of
-// another host.
+// TestHalfOpen: a request that its queue pair accepts establishes a half-open connection. A packet
+// that the queue pair drops does not: of another partition, with another PSN, or of another host.
 func TestHalfOpen(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 21})
 	w.listen(7)
@@ -151,8 +150,8 @@ func TestHalfOpen(t *testing.T) {
 	}
 }
 
-// TestAckTimeoutOfPeer: whatever ACK timeout a REQ names, a peer that has vanished is found dead in
-// two minutes, and one that names hardly any time has a few milliseconds.
+// TestAckTimeoutOfPeer: whatever ACK timeout a REQ names, a peer that has vanished is detected
+// within two minutes. A peer that names a very short timeout has a few milliseconds.
 func TestAckTimeoutOfPeer(t *testing.T) {
 	for _, code := range []uint8{0, 1, 14, 31} {
 		w := newWorld(t, sim.Config{Seed: 22})
@@ -183,9 +182,9 @@ func TestAckTimeoutOfPeer(t *testing.T) {
 	}
 }
 
-// TestHalfOpenFlood: REQs that nobody confirms, in the names of a client and of nobody, by many
-// thousands a second: connections that exist go on, and that client gets new ones. Half-open
-// connections that make room have no post-mortem.
+// TestHalfOpenFlood: thousands of forged REQs per second, with the address of a client and with
+// random ones. Existing connections go on, and the client can connect. Half-open connections that
+// make room have no post-mortem.
 func TestHalfOpenFlood(t *testing.T) {
 	for seed := range uint64(2) {
 		w := &world{t: t, net: sim.New(sim.Config{Seed: 30 + seed}), dev: make([]*roce.Device, 2), port: 7}

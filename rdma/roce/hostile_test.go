@@ -11,7 +11,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// mallory is a host that sends what it likes, also in the name of others.
+// mallory is a host that sends any packets, also with forged addresses.
 type mallory struct {
 	w    *world
 	link *sim.Link
@@ -46,10 +46,10 @@ func (m *mallory) forge(src, dst netip.Addr, p *wire.Packet, payload []byte) {
 	}
 }
 
-// TestForgery: packets in the name of a peer, by somebody who knows the queue pair but
-// does not see its packets, change no memory and do not end its connection, whatever
-// they say; packets under another name are not even looked at. (Who guesses the PSN
-// too is taken for the peer: one in 16 million packets. See docs/security.md.)
+// TestForgery: an attacker knows the queue pair, but does not see its packets. Forged packets with
+// the peer's address change no memory and do not end the connection. Packets with other addresses
+// are dropped at once. (An attacker who guesses the PSN too is taken for the peer: one in 16
+// million packets, see docs/security.md.)
 func TestForgery(t *testing.T) {
 	const packets = 20_000
 	w := newWorld(t, sim.Config{Seed: 11})
@@ -104,8 +104,8 @@ func TestForgery(t *testing.T) {
 	}
 }
 
-// TestGuesser: a host that guesses R_Keys loses a connection for each guess, and soon
-// is refused for a while. Others are not.
+// TestGuesser: a host that guesses R_Keys loses a connection for each guess, and soon is refused
+// for a while. Other hosts are not.
 func TestGuesser(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 12})
 	w.connect()
@@ -178,7 +178,7 @@ func TestGuesser(t *testing.T) {
 	if took > 9 || s.RefusedAfterAccessErrors != uint64(20-took) || s.RC.TxNAKAccess != uint64(took) {
 		t.Errorf("%d of 20 guesses were let in; %d refused", took, s.RefusedAfterAccessErrors)
 	}
-	// The others do not notice.
+	// Other hosts are not affected.
 	w.side[0], w.side[1] = good, goodPeer
 	if wc := w.post(rdma.SendWR{
 		Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: good.mr.Bytes()[:100], LKey: good.mr.LKey()}},

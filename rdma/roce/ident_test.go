@@ -12,7 +12,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// identLink makes each datagram that arrives one that was sent with another IPv4 identification.
+// identLink changes the IPv4 identification with which each received datagram was sent.
 type identLink struct {
 	link.Link
 	next func() uint16
@@ -31,8 +31,7 @@ func (l identLink) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 	return n, err
 }
 
-// TestIdentifications: a peer may choose the identifications of its packets as it likes. None of
-// them is lost.
+// TestIdentifications: a peer may choose any IPv4 identifications. None of its packets is lost.
 func TestIdentifications(t *testing.T) {
 	const seed = 7
 	counters := func(n int) func(*rand.Rand) func() uint16 {

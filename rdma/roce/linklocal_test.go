@@ -11,8 +11,8 @@ import (
 	"github.com/rstored/rstored/rdma/roce"
 )
 
-// TestLinkLocal: hosts with IPv6 link-local addresses connect. The name of the interface, without
-// which such an address says nothing, is of one host alone: packets do not have it.
+// TestLinkLocal: hosts with IPv6 link-local addresses connect. Such an address needs the name of an
+// interface, which is known to one host only: packets do not have it.
 func TestLinkLocal(t *testing.T) {
 	left, right := netns.Pair(t, 1500, []string{"fe80::a1/64"}, []string{"fe80::b2/64"})
 	open := func(s *netns.Space, addr string) (d *roce.Device) {
@@ -50,7 +50,7 @@ func TestLinkLocal(t *testing.T) {
 		}
 		got <- string(m.Data)
 	}()
-	// As somebody at the client's host names the server.
+	// The address with the interface of the client's host.
 	c, err := endpoint.Dial(ctx, client, netip.MustParseAddrPort("[fe80::b2%"+netns.Left+"]:7471"), endpoint.Config{})
 	if err != nil {
 		t.Fatal(err)

@@ -135,8 +135,8 @@ func BenchmarkRemote(b *testing.B) {
 	}
 }
 
-// TestCQKeepsWhatDoesNotFit fills a small queue from a queue pair with more
-// completions than it holds.
+// TestCQKeepsWhatDoesNotFit: a queue pair has more completions than its small completion queue
+// holds. None is lost.
 func TestCQKeepsWhatDoesNotFit(t *testing.T) {
 	d, err := Open(Config{})
 	if err != nil {
@@ -182,8 +182,8 @@ func TestCQKeepsWhatDoesNotFit(t *testing.T) {
 	}
 }
 
-// TestReregister gives a region other memory over and over: only the last key opens anything,
-// and what it opens is the last memory.
+// TestReregister gives a region new memory many times. Only the last key is valid, and it opens
+// only the last memory.
 func TestReregister(t *testing.T) {
 	tab := newTable()
 	const all = rdma.LocalWrite | rdma.RemoteWrite
@@ -256,8 +256,8 @@ func TestReregister(t *testing.T) {
 	}
 }
 
-// TestReregisterWhileLookedAt has loops look for a region that others give memory: they
-// find all of one or nothing, and never what the key that they have does not open.
+// TestReregisterWhileLookedAt: loops look up a region while other goroutines reregister it. A
+// lookup finds all of one memory, or nothing. It never finds memory that the key does not open.
 func TestReregisterWhileLookedAt(t *testing.T) {
 	tab := newTable()
 	const all = rdma.LocalWrite | rdma.RemoteWrite

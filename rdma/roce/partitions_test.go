@@ -12,7 +12,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// dialPartition asks for a connection in a partition, and returns how that ended.
+// dialPartition dials in a partition and returns the outcome.
 func (w *world) dialPartition(key uint16) rdma.ConnEvent {
 	w.t.Helper()
 	w.side = [2]*simSide{}
@@ -52,8 +52,8 @@ func (w *world) dialPartition(key uint16) rdma.ConnEvent {
 	return s.events[0]
 }
 
-// TestPartitions: connections are made between members of one partition of whom one is a
-// full member, and by nobody else.
+// TestPartitions: two hosts can connect only if both are members of the partition and at least one
+// is a full member.
 func TestPartitions(t *testing.T) {
 	for _, c := range []struct {
 		what           string
@@ -125,8 +125,7 @@ func TestPartitions(t *testing.T) {
 	}
 }
 
-// TestLeavePartition: the connections of a partition end when the device leaves it, the
-// others stay.
+// TestLeavePartition: when the device leaves a partition, the connections in it end. Others stay.
 func TestLeavePartition(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 1})
 	for _, d := range w.dev {

@@ -11,8 +11,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// narrowLink is a way that carries datagrams of at most most bytes. Longer ones are refused by our
-// own interface, or lost.
+// narrowLink carries datagrams of at most most bytes. Our own interface refuses longer ones, or the
+// path loses them.
 type narrowLink struct {
 	link.Link
 	most    int
@@ -40,8 +40,8 @@ func (l narrowLink) Send(b *wire.Batch) error {
 	return err
 }
 
-// TestNarrowPath: the post-mortem of a connection says that packets as long as its path MTU do not
-// arrive, be it that the way loses them or that our own interface refuses them.
+// TestNarrowPath: the post-mortem says that packets as long as the path MTU do not arrive, whether
+// the path loses them or our own interface refuses them.
 func TestNarrowPath(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -90,7 +90,7 @@ func TestNarrowPath(t *testing.T) {
 	}
 }
 
-// TestNarrowPathIsSeen: what has carried full packets and falls silent is not called narrow.
+// TestNarrowPathIsSeen: a path that has carried full packets and then fails is not called narrow.
 func TestNarrowPathIsSeen(t *testing.T) {
 	var records []roce.Record
 	w := newWorld(t, sim.Config{Seed: 6}, func(side int, cfg *roce.Config) {

@@ -18,7 +18,7 @@ func TestPenalties(t *testing.T) {
 	if s.refused(a, now) {
 		t.Error("refused after few violations")
 	}
-	// One more, and after each wait another.
+	// One violation more starts a penalty. Another one follows after each penalty.
 	for _, wait := range []rdma.Time{10, 20, 40, 80, 160, 320, 320} {
 		wait *= rdma.Second
 		s.violated(a, now)

@@ -10,7 +10,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// answerLink calls sent for each batch with a SEND that leaves.
+// answerLink calls sent for each batch that contains a SEND.
 type answerLink struct {
 	link.Link
 	sent func()
@@ -27,8 +27,8 @@ func (l answerLink) Send(b *wire.Batch) error {
 	return l.Link.Send(b)
 }
 
-// TestPortions: messages that arrive together are answered in portions, the first ones before the
-// last ones are served.
+// TestPortions: messages that arrive together are answered in portions. The first answers leave
+// before the last messages are served.
 func TestPortions(t *testing.T) {
 	const messages, most = 32, 8
 	answered, first, batches := 0, 0, 0

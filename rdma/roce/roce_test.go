@@ -23,8 +23,8 @@ func provider(cfg roce.Config) rdmatest.Provider {
 	}
 }
 
-// TestConformance runs the suite for providers on real sockets, by each way
-// that packets take through the kernel and through the device.
+// TestConformance runs the suite for providers on real sockets, once for each path that packets can
+// take through the kernel and the device.
 func TestConformance(t *testing.T) {
 	for _, c := range []struct {
 		name string

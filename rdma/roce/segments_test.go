@@ -14,8 +14,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// segmentLink sends runs of datagrams as segments, as rdma/link/udp does. If it is broken, the
-// segments behind the first are wrong and do not arrive.
+// segmentLink sends runs of datagrams as segments, as rdma/link/udp does. If it is broken, only the
+// first segment of a run arrives.
 type segmentLink struct {
 	link.Link
 	broken    bool
@@ -57,9 +57,9 @@ func (l *segmentLink) Send(b *wire.Batch) error {
 	return l.Link.Send(b)
 }
 
-// TestWrongSegments: a device whose network card makes wrong segments finds out, sends to that peer
-// without segmentation, says so once, and is as fast as one without. Where packets are lost for
-// other reasons, segmentation stays.
+// TestWrongSegments: a network card makes wrong segments. The device detects that, sends to the
+// peer without segmentation, logs it once, and is as fast as a device without segmentation. If
+// packets are lost for other reasons, segmentation stays on.
 func TestWrongSegments(t *testing.T) {
 	const size = 1 << 20
 	for _, c := range []struct {

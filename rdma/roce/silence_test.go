@@ -52,8 +52,7 @@ func faultyRun(t *testing.T, seed uint64) string {
 	return fmt.Sprint(w.net.Now(), a, b)
 }
 
-// TestSilence cuts the network: both sides must find out by themselves, within
-// the time that was negotiated.
+// TestSilence cuts the network. Both sides must detect that within the negotiated time.
 func TestSilence(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 1})
 	w.connect()
@@ -72,14 +71,14 @@ func TestSilence(t *testing.T) {
 		!strings.Contains(e[1].Err.Error(), simAddr[1].String()) {
 		t.Errorf("events %+v", e)
 	}
-	// 7 times 134 ms is the budget, with back-off it may take twice as long.
+	// The retries allow 7 times 134 ms, and with back-off up to twice that time.
 	if d := w.net.Now() - start; d < 900*rdma.Millisecond || d > 5*rdma.Second {
 		t.Errorf("it took %d ms", d/rdma.Millisecond)
 	}
 }
 
-// TestPartingNAK: a peer that oversteps is told so also when the user of the queue pair
-// destroys it as soon as it hears of the failure.
+// TestPartingNAK: a peer that breaks the rules gets the NAK, also if the user destroys the queue
+// pair as soon as the failure is reported.
 func TestPartingNAK(t *testing.T) {
 	for _, hasty := range []bool{false, true} {
 		w := newWorld(t, sim.Config{Seed: 4})
@@ -98,7 +97,7 @@ func TestPartingNAK(t *testing.T) {
 	}
 }
 
-// TestNobodyAnswers dials into the void.
+// TestNobodyAnswers dials an address without a host.
 func TestNobodyAnswers(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 2, Loss: 1})
 	var events []rdma.ConnEvent
@@ -118,7 +117,7 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 }
 
-// TestPathMTU rejects what the interface cannot carry.
+// TestPathMTU: the device rejects a path MTU that the interface does not carry.
 func TestPathMTU(t *testing.T) {
 	n := sim.New(sim.Config{Seed: 3, MTU: 1500})
 	l, err := n.Open(simAddr[0])
@@ -139,8 +138,8 @@ func TestPathMTU(t *testing.T) {
 	}
 }
 
-// TestAcksTogether: while packets come in, one acknowledgement stands for several of
-// them; when nothing came in it leaves, so that it is late by a turn at most.
+// TestAcksTogether: while packets come in, one acknowledgement is for several of them. In a turn in
+// which nothing arrives it leaves, so it is late by one turn at most.
 func TestAcksTogether(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 1})
 	w.connect()
@@ -185,8 +184,8 @@ func TestAcksTogether(t *testing.T) {
 	}
 }
 
-// TestStarting connects to a device that is starting: nobody is refused before the port is
-// open, and nobody has to ask again for it.
+// TestStarting connects to a device that is starting. No request is rejected before the port is
+// open, and the peer need not repeat it.
 func TestStarting(t *testing.T) {
 	w := &world{t: t, net: sim.New(sim.Config{Seed: 1}), port: 7}
 	for i := range simAddr {

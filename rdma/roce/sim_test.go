@@ -24,7 +24,7 @@ type world struct {
 	dscp uint8    // of the next connection
 }
 
-// psnLink notes the PSN of each request that leaves.
+// psnLink records the PSN of each request that is sent.
 type psnLink struct {
 	link.Link
 	w *world
@@ -54,8 +54,8 @@ type simSide struct {
 
 var simAddr = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
 
-// simAddr6 are the addresses where bits are flipped: over IPv4 a socket does not see the
-// identification that the ICRC covers, so that one flip in some ten thousands is taken for another
+// simAddr6 are the addresses for runs with flipped bits. Over IPv4 a socket does not see the
+// identification, which the ICRC covers, so one flip in some ten thousand looks like another
 // identification.
 var simAddr6 = [2]netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")}
 
@@ -87,7 +87,7 @@ func newWorld(t *testing.T, cfg sim.Config, with ...func(side int, cfg *roce.Con
 	return w
 }
 
-// run drives the world until done, and reports whether it was before limit.
+// run runs the world until done returns true, and reports whether it did within limit.
 func (w *world) run(limit rdma.Time, done func() bool) bool {
 	w.t.Helper()
 	limit += w.net.Now()
@@ -208,8 +208,8 @@ func (w *world) post(wr rdma.SendWR) rdma.WC {
 	return s.wcs[0]
 }
 
-// TestFaultyNetwork moves random bytes over a network with every fault, and
-// does so twice, as a seed must decide everything.
+// TestFaultyNetwork moves random bytes over a network with every fault. It runs twice: with one
+// seed both runs must be equal.
 func TestFaultyNetwork(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -20,8 +20,8 @@ type narrowInterface struct{ link.Link }
 // MTU implements link.Link.
 func (narrowInterface) MTU() int { return 1500 }
 
-// TestSmallerMTU: a connection from an interface with a larger MTU than the server's has the path
-// MTU of the server's.
+// TestSmallerMTU: the client's interface has a larger MTU than the server's. The connection has the
+// path MTU of the server's interface.
 func TestSmallerMTU(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 3, Loss: 0.05}, func(side int, cfg *roce.Config) {
 		wrap := cfg.Wrap

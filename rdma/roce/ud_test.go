@@ -28,8 +28,8 @@ func (w *world) udSide(i int) rdma.QP {
 	return q
 }
 
-// TestDatagramsOnAFaultyNetwork: the question for the service is answered whatever is lost,
-// and every datagram that arrives is one that was sent, whole; those that do not are few.
+// TestDatagramsOnAFaultyNetwork: a resolution succeeds in spite of losses. Every datagram that
+// arrives is whole and was sent, and few are lost.
 func TestDatagramsOnAFaultyNetwork(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -149,7 +149,7 @@ func TestDatagramsAndPartitions(t *testing.T) {
 	if q.State() != rdma.StateErr {
 		t.Errorf("in %v", q.State())
 	}
-	// Who asks from another partition hears that nothing listens.
+	// A resolution from another partition gets the answer for a closed port.
 	if _, err := w.dev[1].ListenUD(7, func(r rdma.UDRequest) { t.Error("asked") }); err != nil {
 		t.Fatal(err)
 	}
@@ -163,8 +163,8 @@ func TestDatagramsAndPartitions(t *testing.T) {
 	}
 }
 
-// TestDatagramsShareTheTurn: many sends of many queue pairs, and of a connection beside them,
-// all get their turn.
+// TestDatagramsShareTheTurn: many sends of many UD queue pairs and of a connection all get their
+// share of the batches.
 func TestDatagramsShareTheTurn(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 1})
 	w.connect()

@@ -9,8 +9,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// burst sends count datagrams of 100 bytes on the wire from a to b at once, with the
-// traffic class.
+// burst sends count datagrams at once from a to b, of 100 bytes on the wire and with a traffic
+// class.
 func burst(t *testing.T, a *Link, to netip.Addr, count int, tos uint8) {
 	t.Helper()
 	batch := wire.NewBatch(count)
@@ -36,8 +36,8 @@ func hosts(t *testing.T, n *Network, k int) []*Link {
 	return l
 }
 
-// arrivals advances the network until nothing is under way, and returns when each
-// datagram came to b, in microseconds from the start, and its ECN codepoint.
+// arrivals advances the network until nothing is in flight. It returns the time at which each
+// datagram arrived at b, in microseconds from the start, and its ECN codepoint.
 func arrivals(n *Network, b *Link) (us []int, ecn []uint8) {
 	rx := link.NewRx(64, 0)
 	start := n.Now()
@@ -91,8 +91,8 @@ func TestBottleneck(t *testing.T) {
 	}
 }
 
-// TestBottleneckShared: two senders share what a port carries, in the order in which
-// their datagrams come to it, and the way back is not affected.
+// TestBottleneckShared: two senders share the rate of a port in the order in which their datagrams
+// arrive there. The opposite direction is not affected.
 func TestBottleneckShared(t *testing.T) {
 	n := New(Config{Bandwidth: 20e6})
 	h := hosts(t, n, 3)
@@ -102,7 +102,7 @@ func TestBottleneckShared(t *testing.T) {
 	burst(t, h[1], h[2].addr, 20, 0)
 	burst(t, h[2], h[0].addr, 1, 0)
 	us, _ := arrivals(n, h[2])
-	// The first is at the port after 5 us; then it is never idle.
+	// The first datagram arrives at the port after 5 us. From then on the port is never idle.
 	if len(us) != 40 || us[0] != 25 || us[39] != 415 {
 		t.Errorf("%d arrived: %v", len(us), us)
 	}
@@ -111,8 +111,8 @@ func TestBottleneckShared(t *testing.T) {
 	}
 }
 
-// TestReceiver: a host that takes 10 us for a datagram loses what its buffer has no room
-// for, and takes the rest in its own time.
+// TestReceiver: a host needs 10 us for a datagram. Datagrams without room in its buffer are lost;
+// it receives the others at its speed.
 func TestReceiver(t *testing.T) {
 	n := New(Config{Delay: rdma.Microsecond})
 	h := hosts(t, n, 2)
@@ -130,7 +130,7 @@ func TestReceiver(t *testing.T) {
 		t.Errorf("%d arrived, at %v us; %+v", len(us), us, n.Stats)
 	}
 	burst(t, h[0], h[1].addr, 10, 0)
-	// It is still busy with the ten.
+	// The host still handles the first ten.
 	if us, _ := arrivals(n, h[1]); len(us) != 10 || n.Stats.BufferDrops != 40 {
 		t.Errorf("%d arrived, at %v us, once there was room; %+v", len(us), us, n.Stats)
 	}

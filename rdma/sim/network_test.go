@@ -11,8 +11,8 @@ import (
 
 var addrA, addrB = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 
-// traffic sends n packets from a to b and returns the PSNs that arrived intact,
-// in the order of their arrival, and the number of corrupt ones.
+// traffic sends n packets from a to b. It returns the PSNs that arrived intact, in the order of
+// arrival, and the number of corrupt packets.
 func traffic(t *testing.T, cfg Config, n int) (psns []wire.PSN, corrupt int, net *Network) {
 	t.Helper()
 	net = New(cfg)

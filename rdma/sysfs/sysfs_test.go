@@ -7,8 +7,8 @@ import (
 	"testing/fstest"
 )
 
-// TestList: a card of two ports, of RoCE and of InfiniBand, and the kernel's two soft devices, as
-// sysfs has them.
+// TestList: the sysfs of a card with one port for RoCE and one for InfiniBand, and of the kernel's
+// two soft devices.
 func TestList(t *testing.T) {
 	sys := fstest.MapFS{}
 	for name, text := range map[string]string{
@@ -77,8 +77,8 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestInterfaceOfIWARP: a port whose table of GIDs names no interface has that whose MAC address is
-// in its GID, or in the GUID of the node.
+// TestInterfaceOfIWARP: if the table of GIDs names no interface, a port belongs to the interface
+// whose MAC address is in its GID, or in the GUID of the node.
 func TestInterfaceOfIWARP(t *testing.T) {
 	const mac, gid, guid = "02:99:00:00:00:02", "0299:0000:0002:0000:0000:0000:0000:0000", "0099:00ff:fe00:0002"
 	for _, c := range []struct {
@@ -132,7 +132,7 @@ func TestInterfaceOfIWARP(t *testing.T) {
 	}
 }
 
-// TestUsable: a device that is being removed is listed still, and is of no use.
+// TestUsable: a device that is being removed is still listed, and is not usable.
 func TestUsable(t *testing.T) {
 	sys := fstest.MapFS{"class/infiniband/rxe0/node_type": &fstest.MapFile{Data: []byte("1: CA\n")}}
 	if !Usable(sys, "rxe0") {

@@ -24,7 +24,7 @@ const (
 	testMTU  = 256
 )
 
-// keyed is memory of which one key may be used.
+// keyed is memory in which one key is valid.
 type keyed struct{}
 
 func (keyed) Local(_, lkey uint32, _ []byte, _ bool) rdma.Status {
@@ -85,7 +85,7 @@ func post(t testing.TB, q *QP, wr rdma.SendWR) {
 
 func receive(t testing.TB, q *QP, id uint64, buf []byte) {
 	t.Helper()
-	// In two pieces, the first of which ends within the header.
+	// The receive has two elements. The first one ends inside of the IP header.
 	err := q.PostRecv([]rdma.RecvWR{{
 		ID:  id,
 		SGL: []rdma.SGE{{Buf: buf[:30], LKey: goodKey}, {Buf: buf[30:], LKey: goodKey}},
@@ -95,7 +95,7 @@ func receive(t testing.TB, q *QP, id uint64, buf []byte) {
 	}
 }
 
-// arriving is a packet that the QP takes.
+// arriving makes a packet that the QP accepts.
 func arriving(payload string) *wire.Packet {
 	return &wire.Packet{
 		Src: there, Dst: here, Op: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQPN: testQPN,
@@ -103,8 +103,8 @@ func arriving(payload string) *wire.Packet {
 	}
 }
 
-// TestReceiveRules holds every rule that a datagram is checked by: what is dropped is
-// counted under one name, and nothing completes.
+// TestReceiveRules tests every check of a datagram. A datagram that is dropped counts in one
+// counter, and nothing completes.
 func TestReceiveRules(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -188,7 +188,7 @@ func TestReceiveRules(t *testing.T) {
 	}
 }
 
-// TestHeader: what is in front of the data, for both families.
+// TestHeader: the IP header in front of the data, for both families.
 func TestHeader(t *testing.T) {
 	for _, c := range []struct {
 		name, src, dst string
@@ -253,8 +253,8 @@ func TestReceiveMemory(t *testing.T) {
 	}
 }
 
-// TestSharedReceives: an SRQ gives a receive to whom a datagram is for, and keeps it when
-// the datagram is dropped.
+// TestSharedReceives: a QP takes a receive from the SRQ for a datagram. If the datagram is dropped,
+// the receive stays in the SRQ.
 func TestSharedReceives(t *testing.T) {
 	srq := wq.NewSRQ(4, 1, 4)
 	a, b := newQP(t, rdma.StateRTS, srq), newQP(t, rdma.StateRTS, srq)

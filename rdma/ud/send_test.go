@@ -11,7 +11,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// sent transmits everything, parsed again, and polls the completions.
+// sent transmits everything, parses the packets, and polls the completions.
 func sent(t testing.TB, q *QP) (out []wire.Packet, wcs []rdma.WC) {
 	t.Helper()
 	b := wire.NewBatch(16)
@@ -35,7 +35,7 @@ func sent(t testing.TB, q *QP) (out []wire.Packet, wcs []rdma.WC) {
 	return out, wcs[:q.PollSend(wcs)]
 }
 
-// TestSend: what becomes of each kind of send.
+// TestSend: the packet and the completion of each kind of send.
 func TestSend(t *testing.T) {
 	mem := func(n int) rdma.SGE { return rdma.SGE{Buf: bytes.Repeat([]byte{'x'}, n), LKey: goodKey} }
 	to := rdma.AH{Remote: there, QPN: 99, QKey: 5, TrafficClass: 0x6b}
@@ -118,7 +118,7 @@ func TestInlineCopied(t *testing.T) {
 	}
 }
 
-// TestTransmitShare: a batch that is full, or a share that is used up, keeps the rest.
+// TestTransmitShare: sends stay queued when the batch is full or the share is used up.
 func TestTransmitShare(t *testing.T) {
 	q := newQP(t, rdma.StateRTS, nil)
 	for range 4 {
@@ -132,7 +132,7 @@ func TestTransmitShare(t *testing.T) {
 	}
 }
 
-// TestRefused: requests that PostSend and PostRecv do not take, and that leave nothing behind.
+// TestRefused: PostSend and PostRecv refuse illegal requests, and queue nothing of the list.
 func TestRefused(t *testing.T) {
 	ah := &rdma.AH{Remote: there, QPN: 99}
 	sge := rdma.SGE{Buf: make([]byte, 9), LKey: goodKey}
@@ -179,7 +179,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestTransitions: all pairs of states.
+// TestTransitions tests the transitions between all pairs of states.
 func TestTransitions(t *testing.T) {
 	const (
 		reset = rdma.StateReset
@@ -219,8 +219,8 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// TestFlush: in ERR everything completes, also what is posted then; in SQD sends wait, in
-// SQE they are flushed.
+// TestFlush: in ERR all requests complete, also those posted then. In SQD sends wait, in SQE they
+// are flushed.
 func TestFlush(t *testing.T) {
 	q := newQP(t, rdma.StateSQD, nil)
 	post(t, q, rdma.SendWR{ID: 1, Flags: rdma.Signaled})
@@ -267,8 +267,8 @@ func TestCountersAdd(t *testing.T) {
 	}
 }
 
-// FuzzReceive gives a QP any packets: what they may write is the receives that were posted,
-// each once and none beyond its end, and every packet is counted under one name.
+// FuzzReceive gives a QP any packets. They write only to posted receives, to each once and not
+// beyond its end. Every packet counts in one counter.
 func FuzzReceive(f *testing.F) {
 	for _, payload := range []string{"", "x", "more than the receive has room for, by a few bytes"} {
 		p := arriving(payload)

@@ -12,8 +12,8 @@ import (
 	"github.com/rstored/rstored/rdma/verbs"
 )
 
-// TestAckTimeoutOfPeer: a peer whose REQ names an ACK timeout of 137 s and that vanishes is found
-// dead within a minute.
+// TestAckTimeoutOfPeer: a peer whose REQ names an ACK timeout of 137 s vanishes. That is detected
+// within a minute.
 func TestAckTimeoutOfPeer(t *testing.T) {
 	const named, ours = 25, 19
 	at := addrs(t)
@@ -84,7 +84,7 @@ func TestAckTimeoutOfPeer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The client's queue pair answers nothing any more, and nobody says that.
+	// From here on the client's queue pair answers nothing, and sends no DREQ.
 	on(loop, func() error { return c.QP().Modify(rdma.QPAttr{State: rdma.StateErr}) })
 	begun := time.Now()
 	found := make(chan error, 1)

@@ -9,6 +9,6 @@ import (
 	"github.com/rstored/rstored/rdma/verbs"
 )
 
-// BenchmarkPost measures what a request costs to post and to poll, both ends and what the device
-// does included.
+// BenchmarkPost measures posting and polling a request, with the work of both ends and of the
+// device.
 func BenchmarkPost(b *testing.B) { rdmatest.Posts(b, provider(verbs.Config{}, addrs(b))) }

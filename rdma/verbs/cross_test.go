@@ -19,8 +19,8 @@ import (
 	"github.com/rstored/rstored/rdma/verbs"
 )
 
-// The two networks of the crossed tests: rdma_rxe has UDP port 4791 of its network namespace, so
-// that the software device lives in another, at the far end of a veth pair.
+// The two networks of the tests between providers. rdma_rxe has UDP port 4791 of its network
+// namespace, so the software device is in another namespace, at the far end of a veth pair.
 const (
 	farSpace  = "rstored-soft"
 	nearLink  = "cross0"
@@ -86,8 +86,8 @@ func openFar(t testing.TB, cfg roce.Config) rdma.Device {
 	return r.d
 }
 
-// TestCrossed runs the suite between the two providers: the first device that a test opens is of
-// one, the next of the other, and so on.
+// TestCrossed runs the suite between the two providers: the devices that a test opens are of one
+// provider and of the other in turn.
 func TestCrossed(t *testing.T) {
 	addrs(t)
 	if strings.HasPrefix(os.Getenv("RDMA_TEST_DEVICE"), "siw") {

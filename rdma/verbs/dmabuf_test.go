@@ -18,8 +18,8 @@ import (
 	"github.com/rstored/rstored/rdma/verbs"
 )
 
-// TestDMABufRefused: a device that registers no dma-bufs says so, keeps nothing, and registers a
-// mapping of the same memory.
+// TestDMABufRefused: a device that does not register dma-bufs returns an error, retains nothing,
+// and registers a mapping of the same memory.
 func TestDMABufRefused(t *testing.T) {
 	dev := provider(verbs.Config{}, addrs(t))(t)
 	if os.Getenv(rdmatest.DMABufEnv) == "taken" {
@@ -64,8 +64,8 @@ func TestDMABufRefused(t *testing.T) {
 	m.Close()
 }
 
-// TestDMABufDeviceRemoved: the device is removed under a region of a dma-buf. The kernel waits for
-// who has the device, and when he closes it, device and dma-buf are free.
+// TestDMABufDeviceRemoved: the kernel removes a device with a region of a dma-buf. It waits until
+// the user closes the device. Then both device and dma-buf are free.
 func TestDMABufDeviceRemoved(t *testing.T) {
 	addrs(t)
 	const n = 64 << 10
@@ -123,7 +123,7 @@ func TestDMABufDeviceRemoved(t *testing.T) {
 	}
 }
 
-// openWhenThere opens the device of an address, which a new interface gets a moment after it came.
+// openWhenThere opens the device of an address. A new interface gets its device after a moment.
 func openWhenThere(t *testing.T, addr string) *verbs.Device {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {

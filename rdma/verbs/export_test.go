@@ -16,8 +16,8 @@ func (d *Device) Quirks() rdmatest.Quirks {
 	}
 }
 
-// NameAckTimeout has the REQ of a connection that is being prepared name an ACK timeout.
+// NameAckTimeout sets the ACK timeout in the REQ of a connection that is being prepared.
 func NameAckTimeout(c rdma.Conn, code uint8) { c.(*conn).id.setAckTimeout(code) }
 
-// AckTimeout is the code that a connection is established with.
+// AckTimeout is the ACK timeout code of an established connection.
 func AckTimeout(c rdma.Conn) uint8 { return c.(*conn).ackTimeout }

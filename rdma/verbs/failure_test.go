@@ -18,7 +18,7 @@ import (
 	"github.com/rstored/rstored/rdma/verbs"
 )
 
-// buried opens a device whose records are read from the channel.
+// buried opens a device that sends its failure records to the channel.
 func buried(t *testing.T, at netip.Addr) (rdma.Device, chan verbs.Record) {
 	t.Helper()
 	records := make(chan verbs.Record, 16)
@@ -41,8 +41,7 @@ func record(t *testing.T, from chan verbs.Record) verbs.Record {
 	return verbs.Record{}
 }
 
-// nothing sees to it that no record comes: of a good end, which the records after it are held
-// against.
+// nothing checks that no record comes, because a connection has ended normally.
 func nothing(t *testing.T, from chan verbs.Record) {
 	t.Helper()
 	select {
@@ -52,7 +51,7 @@ func nothing(t *testing.T, from chan verbs.Record) {
 	}
 }
 
-// serve accepts connections with a note, and sends those that are established.
+// serve accepts connections with a note, and sends the established ones to the channel.
 func serve(t *testing.T, d rdma.Device, note func() rdma.Note) (netip.AddrPort, chan rdma.Conn) {
 	t.Helper()
 	pd, err := d.AllocPD()
@@ -88,8 +87,8 @@ func serve(t *testing.T, d rdma.Device, note func() rdma.Note) (netip.AddrPort, 
 	return l.Addr(), conns
 }
 
-// TestFailureRecord: what is left of connections that ended badly, and of requests that were
-// refused, on both sides.
+// TestFailureRecord: the records of connections that ended badly and of refused requests, on both
+// sides.
 func TestFailureRecord(t *testing.T) {
 	at := addrs(t)
 	server, served := buried(t, at[0])
@@ -186,7 +185,7 @@ func TestFailureRecord(t *testing.T) {
 			r.ReadsStarted == 0 || r.Ended < r.Recent[0].At {
 			t.Errorf("there: %+v", r)
 		}
-		// siw flushes them before it says that the connection is over
+		// siw flushes the receives before it reports the end of the connection.
 		if s := r.Summary; s.Posted != 2 || s.PostedBytes != 3500 || s.Received != 0 || s.Receives == 0 && s.Flushed == 0 {
 			t.Errorf("there: %+v", s)
 		}
@@ -206,7 +205,7 @@ func TestFailureRecord(t *testing.T) {
 				t.Errorf("the last is %+v, not %+v", last, f)
 			}
 		}
-		// The other side is told by its device, or only that the peer has gone.
+		// The device of the other side reports the refused READ, or only that the peer has left.
 		select {
 		case r := <-served:
 			if r.Outcome != rdma.Broken || r.Summary.Received != 1 || r.Summary.ReceivedBytes != 500 {
@@ -244,8 +243,8 @@ func connected(ctx context.Context, t *testing.T, client, server rdma.Device) (c
 	return c, s
 }
 
-// TestFailureRecordRemoved: connections of a device that the kernel is removing, which of a soft
-// one it tells nobody.
+// TestFailureRecordRemoved: records of the connections of a device that the kernel is removing. The
+// kernel sends no event for a soft device.
 func TestFailureRecordRemoved(t *testing.T) {
 	addrs(t)
 	kind := "rxe"
@@ -277,7 +276,7 @@ func TestFailureRecordRemoved(t *testing.T) {
 		command(t, "rdma link delete "+gone)
 	}()
 	for until := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		// The file of the device goes before the kernel waits.
+		// The kernel removes the file of the device before it waits for users.
 		if b, err := os.ReadDir("/sys/class/infiniband_verbs"); err == nil &&
 			!slices.ContainsFunc(b, func(e os.DirEntry) bool {
 				name, _ := os.ReadFile("/sys/class/infiniband_verbs/" + e.Name() + "/ibdev")

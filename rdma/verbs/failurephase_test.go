@@ -10,8 +10,8 @@ import (
 	"github.com/rstored/rstored/rdma/connstate"
 )
 
-// recordsOf are the records of a connection over iWARP whose peer disconnects while the requests sq
-// are in the queue. completions runs between the disconnection and the record.
+// recordsOf returns the records of a connection over iWARP whose peer disconnects while the
+// requests sq are in the queue. completions runs between the disconnection and the record.
 func recordsOf(sq []sent, completions func(*qp)) []Record {
 	var got []Record
 	d := &Device{iwarp: true, cfg: Config{OnFailure: func(r Record) { got = append(got, r) }}}
@@ -26,8 +26,9 @@ func recordsOf(sq []sent, completions func(*qp)) []Record {
 	return got
 }
 
-// TestRecordCompleted: a peer that goes once it has the last reply ends nothing, though its going
-// is heard of before the reply's completion; one that leaves requests behind does.
+// TestRecordCompleted: a peer that leaves after it got the last reply causes no record, although
+// the loop handles its disconnection before the completion of the reply. A peer that leaves
+// requests unanswered causes one.
 func TestRecordCompleted(t *testing.T) {
 	reply := func() []sent { return []sent{{at: 1, op: rdma.WCSend}} }
 	if got := recordsOf(reply(), func(q *qp) { q.sq[0].fin, q.sqHead = true, 1 }); len(got) != 0 {
@@ -47,8 +48,8 @@ func TestRecordCompleted(t *testing.T) {
 	}
 }
 
-// TestRecordAsync: an event that the device has told while the loop's clock stood still for a turn
-// is not from after the end.
+// TestRecordAsync: the clock of the loop stands still during a turn. An asynchronous event in that
+// time does not get a time after the end of the connection.
 func TestRecordAsync(t *testing.T) {
 	got := recordsOf([]sent{{at: 1, op: rdma.WCSend}}, func(q *qp) {
 		q.l.dev.lastAsync.Store(&asyncEvent{kind: 1, at: q.l.now + rdma.Microsecond})
@@ -58,8 +59,8 @@ func TestRecordAsync(t *testing.T) {
 	}
 }
 
-// TestOutstanding: a request that is posted in parts is one, and those that complete silently count
-// as long as a later one tells.
+// TestOutstanding: a request that is posted in parts counts once. Unsignaled requests count as long
+// as a later signaled one is outstanding.
 func TestOutstanding(t *testing.T) {
 	at := func(n rdma.Time, s sent) sent {
 		s.at = n

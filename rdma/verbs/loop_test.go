@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWakeAfterFree: a goroutine that wakes a loop which has been freed writes to no descriptor
-// that was opened since.
+// TestWakeAfterFree: a wake after the loop was freed does not write to a descriptor that was opened
+// since.
 func TestWakeAfterFree(t *testing.T) {
 	eventfd := func() int {
 		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)

@@ -15,7 +15,7 @@ import (
 // addrChange is RDMA_CM_EVENT_ADDR_CHANGE.
 const addrChange = 14
 
-// happens hands an event of the connection manager to handler, whose type is of C.
+// happens passes an event of the connection manager to handler, whose parameter has a type of C.
 func happens(t *testing.T, handler any, kind int32) {
 	t.Helper()
 	h := reflect.ValueOf(handler)
@@ -28,8 +28,8 @@ func happens(t *testing.T, handler any, kind int32) {
 	h.Call([]reflect.Value{e})
 }
 
-// TestAddrChange: when a bond takes another interface, connections end with a reason, and the
-// device says that it is to be opened again, once, whoever hears of it first.
+// TestAddrChange: when a bond uses another interface, connections end with a reason. The device
+// reports once that it must be opened again, whichever loop gets the event first.
 func TestAddrChange(t *testing.T) {
 	if got := cmEventName(addrChange); got != "RDMA_CM_EVENT_ADDR_CHANGE" {
 		t.Fatalf("the event is %s", got)

@@ -6,7 +6,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// TestRecent: requests that are alike are one entry, and the oldest make room.
+// TestRecent: equal requests are one entry, and the oldest entries make room.
 func TestRecent(t *testing.T) {
 	var r recent
 	if got := r.list(); len(got) != 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// TestRefusedDMABuf: that there are no dma-bufs here is told from one that is none, and from want
-// of memory.
+// TestRefusedDMABuf: three errors are distinguished: dma-bufs are not supported, the descriptor is
+// no dma-buf, and there is no memory.
 func TestRefusedDMABuf(t *testing.T) {
 	for _, c := range []struct {
 		err  error

@@ -15,8 +15,7 @@ import (
 	"github.com/rstored/rstored/rdma/connstate"
 )
 
-// TestUnread: what has arrived on a connection and nobody has read is seen, and gone once it is
-// read.
+// TestUnread: unread bytes of a connection are detected, and not any more once they are read.
 func TestUnread(t *testing.T) {
 	for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
 		ln, err := net.Listen("tcp", at)
@@ -79,7 +78,7 @@ func TestQueued(t *testing.T) {
 	}
 }
 
-// TestCut: short data is cut in two where a page ends, that of READs where the peer's does.
+// TestCut: short data is cut where a page ends; for READs where a page of the peer ends.
 func TestCut(t *testing.T) {
 	room := make([]byte, 3*siwPage)
 	mem := room[siwPage-int(uintptr(unsafe.Pointer(&room[0]))%siwPage):] // begins a page
@@ -127,8 +126,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestNudgeFailed: a queue pair that has failed, of which its connection is told later, is given no
-// READ: siw would never complete it.
+// TestNudgeFailed: no READ is posted to a queue pair in ERR, also if its connection does not know
+// of ERR yet. siw would never complete it.
 func TestNudgeFailed(t *testing.T) {
 	l := &loop{dev: &Device{quirks: quirksOf(true, true)}}
 	q := &qp{l: l, state: rdma.StateErr, sq: make([]sent, 4)}

@@ -8,13 +8,13 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// TestSpin: a loop looks for completions before it sleeps as far as they come within what a sleep
-// costs, and not where looking is in vain.
+// TestSpin: before it sleeps a loop polls if completions arrive within the time that a sleep costs.
+// It does not poll if that finds none.
 func TestSpin(t *testing.T) {
 	const most = 50 * rdma.Microsecond
 	l := &loop{dev: &Device{}, spin: spin{most: most}, now: rdma.Second}
-	// round is what a loop does whose next completions come a time after it has nothing to do; vain
-	// says that they come only to a loop that sleeps. It reports whether the loop slept.
+	// round simulates a loop whose next completions arrive at the time after. If vain is set they
+	// arrive only after the loop sleeps. round reports whether the loop slept.
 	round := func(after rdma.Time, vain bool) (slept bool) {
 		l.idle(false)
 		if !vain && after < l.spin.limit {

@@ -18,15 +18,16 @@ import (
 	"github.com/rstored/rstored/rdma/verbs"
 )
 
-// TestMain lets as much memory be locked as the tests register: siw keeps count, of root too.
+// TestMain raises the limit of locked memory: siw counts the memory that the tests register, also
+// for root.
 func TestMain(m *testing.M) {
 	inf := syscall.Rlimit{Cur: ^uint64(0), Max: ^uint64(0)}
 	_ = syscall.Setrlimit(unix.RLIMIT_MEMLOCK, &inf)
 	os.Exit(m.Run())
 }
 
-// addrs are addresses of RDMA devices that reach each other, from RDMA_TEST_ADDRS, which the
-// guests' cases set: this machine's kernel need not have such devices.
+// addrs returns addresses of RDMA devices that reach each other, from RDMA_TEST_ADDRS. The cases of
+// the guests set it, because the kernel of this machine may have no such devices.
 func addrs(t testing.TB) (out []netip.Addr) {
 	t.Helper()
 	text := os.Getenv("RDMA_TEST_ADDRS")
@@ -43,7 +44,7 @@ func addrs(t testing.TB) (out []netip.Addr) {
 	return out
 }
 
-// provider opens devices on the addresses, one after the other.
+// provider opens devices on the addresses in turn.
 func provider(cfg verbs.Config, at []netip.Addr) rdmatest.Provider {
 	var next atomic.Uint32
 	return func(t testing.TB) rdma.Device {
@@ -74,8 +75,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestManyQueues: a queue can be made wherever in what the kernel maps for the program it begins.
-// libsiw fails at one offset.
+// TestManyQueues: a queue can be made at every offset at which the kernel maps it. libsiw fails at
+// one offset (occupy).
 func TestManyQueues(t *testing.T) {
 	at := addrs(t)
 	d := provider(verbs.Config{}, at)(t)
@@ -95,7 +96,7 @@ func TestManyQueues(t *testing.T) {
 	<-done
 }
 
-// TestByName: a device is opened by its name, on the address that others reach it by.
+// TestByName: a device that is opened by its name has the address by which others reach it.
 func TestByName(t *testing.T) {
 	at := addrs(t)
 	first, err := verbs.Open(verbs.Config{Addr: at[0]})

@@ -11,9 +11,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire/wiretest"
 )
 
-// captures lists the extracts kept with the package, from captures of Linux 6.1 as
-// client and server of NFS/RDMA over soft RoCE, and those in the directory that
-// RSTORED_CAPTURES names.
+// captures lists the extracts in this package, from captures of NFS/RDMA between Linux 6.1 client
+// and server over soft RoCE, and the captures in the directory RSTORED_CAPTURES.
 func captures(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.pcap")
@@ -31,8 +30,8 @@ func captures(t *testing.T) []string {
 	return append(files, whole...)
 }
 
-// rebuild makes the datagram of a parsed packet the way a link does: headers
-// from a batch, payload by reference, pad and ICRC behind it.
+// rebuild makes the datagram of a parsed packet as a link does: headers from a batch, payload by
+// reference, then pad and ICRC.
 func rebuild(b *wire.Batch, f *wire.Flow, p wire.Packet, id uint16) []byte {
 	b.Reset()
 	b.Add(f, &p, [][]byte{p.Payload})

@@ -2,7 +2,7 @@ package wire
 
 import "testing"
 
-// crcImplementations yields the names of the implementations, and has each used in turn.
+// crcImplementations yields the names of the implementations. During each step crcOf uses that one.
 func crcImplementations(t testing.TB) func(func(int, string) bool) {
 	avx, avx512 := hasAVX, hasAVX512
 	t.Cleanup(func() { hasAVX, hasAVX512 = avx, avx512 })

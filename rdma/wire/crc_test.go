@@ -13,7 +13,7 @@ func checkCRC(t testing.TB, name string, head *[crcHead]byte, p []byte) {
 	if got := crcOf(head, p, nil); got != want {
 		t.Errorf("%s: head and %d bytes: %#x, want %#x", name, len(p), got, want)
 	}
-	// dst has room for all of p, and for one byte less. What is around it stays as it was.
+	// dst has room for all of p, or for one byte less. The bytes around dst do not change.
 	for _, room := range []int{len(p), max(len(p)-1, 0)} {
 		at := 1 + len(p)%16
 		mem := bytes.Repeat([]byte{0xa5}, at+room+300)

@@ -38,8 +38,8 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// TestOpcodeTable: each opcode's length is what its headers add up to, and every
-// packet comes back from its own bytes.
+// TestOpcodeTable: the length of each opcode is the sum of its headers, and a decoded packet
+// encodes to the same bytes.
 func TestOpcodeTable(t *testing.T) {
 	known := 0
 	for i := range 256 {
@@ -203,9 +203,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzVerifyICRC: no datagram makes verification fail in another way than by
-// saying no, and what it accepts is explained by the identification it returns.
-// Every implementation copies what is behind the BTH, and finds the same.
+// FuzzVerifyICRC: VerifyICRC accepts a datagram only if the ICRC is right for the identification
+// that it returns. Every implementation copies the bytes behind the BTH, and gives the same result.
 func FuzzVerifyICRC(f *testing.F) {
 	for _, v := range vectors {
 		_, d := split(unhex(f, v.ip))
@@ -214,7 +213,7 @@ func FuzzVerifyICRC(f *testing.F) {
 	f.Fuzz(func(t *testing.T, d []byte, port uint16) {
 		fl := &Flow{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), SrcPort: port}
 		if len(d) >= BTHLen+ICRCLen && len(d) < datagramMax {
-			// Seal it, so that acceptance is reached at all.
+			// The ICRC is made valid, so that the fuzzer also tests accepted datagrams.
 			c := fl.ICRC(port, d[:BTHLen], [][]byte{d[BTHLen : len(d)-ICRCLen]}, 0)
 			sealed := binary.LittleEndian.AppendUint32(bytes.Clone(d[:len(d)-ICRCLen]), c)
 			if ok, exact, id := VerifyICRC(fl, sealed, 7); !ok || id != port || exact != (port == 7) {

@@ -110,8 +110,8 @@ func TestVectors(t *testing.T) {
 			if !ok || exact != (v.id == 0) || id != v.id {
 				t.Errorf("verify: ok %v exact %v id %#x", ok, exact, id)
 			}
-			// A changed byte never passes all 32 bits; where the identification
-			// is not known, chance lets one in 32768 pass.
+			// A changed byte never passes the check of all 32 bits. If the identification is
+			// unknown, one change in 32768 passes.
 			passed := 0
 			for i := range d {
 				if i == 4 {
@@ -132,8 +132,8 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// TestICRCOfAnyTransport: the ICRC does not depend on what the opcode is. This
-// packet is of the unreliable connection class, which Parse refuses.
+// TestICRCOfAnyTransport: the ICRC does not depend on the opcode. This packet is of the unreliable
+// connection class, which Parse refuses.
 func TestICRCOfAnyTransport(t *testing.T) {
 	f := &Flow{Src: netip.MustParseAddr("192.168.0.7"), Dst: netip.MustParseAddr("192.168.0.7"), SrcPort: 49152}
 	d := unhex(t, "2460ffff000000d300cf1710 4630818be28935d90e9a95505401be885e500000 78f353f3")
@@ -149,8 +149,8 @@ func TestICRCOfAnyTransport(t *testing.T) {
 	}
 }
 
-// TestRewindIsTheInverse: running the register back through n zero bytes undoes
-// running it forth, which is done here with the table of the standard library.
+// TestRewindIsTheInverse: rewinding the register through n zero bytes undoes the forward
+// computation, which is made with the table of the standard library.
 func TestRewindIsTheInverse(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3, 255, 256, 257, 298, 1098, 4150, 65506, 65535} {
 		const want = 0x00002b1a
@@ -164,8 +164,8 @@ func TestRewindIsTheInverse(t *testing.T) {
 	}
 }
 
-// TestUnknownID: for packets of every length a link carries, any identification
-// is found, DF set or clear, and corruption is not taken for one.
+// TestUnknownID: VerifyICRC finds any identification for packets of every length, with DF set or
+// clear. It does not take corruption for an identification.
 func TestUnknownID(t *testing.T) {
 	const seed = 11
 	rnd := rand.New(rand.NewPCG(seed, 0))
@@ -207,15 +207,15 @@ func TestUnknownID(t *testing.T) {
 			d[at] = was
 		}
 	}
-	// Two of 2^16 values of the flags word are taken, so about one in 32768.
+	// Two of the 2^16 values of the flags word are accepted, so about one in 32768 changes passes.
 	if passed > 1+tried*8/32768 {
 		t.Errorf("seed %d: %d of %d corrupted packets passed", seed, passed, tried)
 	}
 }
 
 func TestUnknownIDWithDFClear(t *testing.T) {
-	// The CNP with its DF flag cleared at the sender: the ICRC of the same
-	// bytes changes by what the flag contributes.
+	// The sender cleared DF in the CNP. The ICRC of the same bytes changes by the contribution of
+	// the flag.
 	f, d := split(unhex(t, vectors[0].ip))
 	ip := unhex(t, vectors[0].ip)[:ip4Len+udpLen]
 	ip[1], ip[6], ip[8], ip[10], ip[11], ip[26], ip[27] = 0xff, 0, 0xff, 0xff, 0xff, 0xff, 0xff
@@ -238,8 +238,8 @@ func TestVerifyRefusesLengths(t *testing.T) {
 	}
 }
 
-// TestFlowForms: the mapped form of an IPv4 address is the same flow, a change
-// of the fields takes effect, and a flow of mixed families harms nobody.
+// TestFlowForms: the mapped form of an IPv4 address is the same flow, a change of the fields takes
+// effect, and no packet verifies against a flow of mixed families.
 func TestFlowForms(t *testing.T) {
 	f, d := split(unhex(t, vectors[1].ip))
 	mapped := &Flow{Src: netip.AddrFrom16(f.Src.As16()), Dst: netip.AddrFrom16(f.Dst.As16()), SrcPort: f.SrcPort}

@@ -9,7 +9,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// TestRing holds a ring against a slice, over many growths and wraps.
+// TestRing compares a ring with a slice, over many growths and wraps.
 func TestRing(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -46,7 +46,7 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// TestScatter: bytes go where the list has them, and none beyond it.
+// TestScatter: bytes go to the elements of the list, and none beyond it.
 func TestScatter(t *testing.T) {
 	for _, c := range []struct {
 		off  uint32
@@ -72,7 +72,8 @@ func TestScatter(t *testing.T) {
 	}
 }
 
-// TestQueue: what does not fit leaves nothing behind, and what is taken keeps its list.
+// TestQueue: a list that does not fit is not queued at all. A receive keeps its list when it is
+// taken.
 func TestQueue(t *testing.T) {
 	q := Queue{Most: 3, SGEs: 1}
 	one := func(id uint64) rdma.RecvWR { return rdma.RecvWR{ID: id, SGL: []rdma.SGE{{Buf: make([]byte, id)}}} }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestPair: what is opened in one namespace reaches the other, and neither is the process's.
+// TestPair: sockets in one namespace reach the other one. Both differ from the process's namespace.
 func TestPair(t *testing.T) {
 	a, b := Pair(t, 1400, []string{"192.0.2.1/24", "fd00::1/64"}, []string{"192.0.2.2/24", "fd00::2/64"})
 	for _, ip := range []string{"192.0.2.2", "fd00::2"} {

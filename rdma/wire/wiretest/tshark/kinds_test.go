@@ -15,8 +15,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// TestDataIsNoFrame: file data in an RDMA WRITE that begins as an Ethernet protocol (CGMP here)
-// does is no complaint.
+// TestDataIsNoFrame: there is no complaint about an RDMA WRITE of file data that begins with the
+// number of an Ethernet protocol (here CGMP).
 func TestDataIsNoFrame(t *testing.T) {
 	if _, err := exec.LookPath("tshark"); errors.Is(err, exec.ErrNotFound) {
 		t.Skip("tshark is not installed")

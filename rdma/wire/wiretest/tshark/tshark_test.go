@@ -21,8 +21,8 @@ var update = flag.Bool("update", false, "write testdata/kernel-kinds.txt from th
 // limit is far more than any capture here needs.
 const limit = time.Minute
 
-// TestKernel: the kinds kept in testdata are those of the kernel's packets in the
-// captures that RSTORED_CAPTURES names.
+// TestKernel: the kinds in testdata are those of the kernel's packets in the captures of
+// RSTORED_CAPTURES.
 func TestKernel(t *testing.T) {
 	dir := os.Getenv("RSTORED_CAPTURES")
 	if dir == "" {
