@@ -10,7 +10,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// callsBack are the calls of a server to one client, and how they ended.
+// callsBack are the calls of a server to one client, and their outcomes.
 type callsBack struct {
 	to   rpc.Caller
 	ends chan error
@@ -40,7 +40,7 @@ func (b *callsBack) want(t *testing.T, want error) {
 	}
 }
 
-// backwardReply is the answer to a call that came, with a grant.
+// backwardReply makes the reply to a call of the server, with a grant.
 func backwardReply(xid, credits uint32) []byte {
 	h := Header{XID: xid, Version: Version, Credits: credits, Type: TypeMsg}
 	return append(h.Append(nil), words(xid, rpc.MsgReply, 0, 0, 0, 0, 77)...)
@@ -74,7 +74,8 @@ func TestCallsBack(t *testing.T) {
 		b.call(time.Hour)
 	}
 	xid := receive()
-	// One at a time until the client says how many: its next message is our reply.
+	// The server sends one call at a time until the client grants more. So the next message that
+	// the client gets is the reply to its own call.
 	r.send(message(&Header{XID: 2, Credits: 32}, rawCall(2, procNull)))
 	if h, _ := r.reply(); h.XID != 2 {
 		t.Fatalf("%+v", h)
@@ -93,7 +94,8 @@ func TestCallsBack(t *testing.T) {
 	if n, m := after.Messages["sent_backward_call"], after.Messages["recv_backward_reply"]; n != 3 || m != 3 {
 		t.Errorf("%d calls and %d replies counted", n, m)
 	}
-	// A reply with chunks is none, and one to another XID than its header's.
+	// A reply with chunks is no reply, nor is one whose XID differs from that of its transport
+	// header.
 	b.call(time.Hour)
 	xid = receive()
 	m := r.region(100, remoteWrite)
@@ -105,7 +107,7 @@ func TestCallsBack(t *testing.T) {
 	if n := w.l.Stats().Errors["rpcrdma_backward_message"] - after.Errors["rpcrdma_backward_message"]; n != 2 {
 		t.Errorf("%d bad replies counted", n)
 	}
-	// Many at once: no more than the bound on the wire, all of them in the end.
+	// Many calls at once: no more than the bound are in flight, and all complete.
 	for range 2 * rpc.BackwardCalls {
 		b.call(time.Hour)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// RegisterDMABuf implements rdma.DMABufRegisterer: fd is memory that can be mapped, here alone.
+// RegisterDMABuf implements rdma.DMABufRegisterer. In the fake, fd is memory that can be mapped.
 func (p *fakePD) RegisterDMABuf(fd int, offset uint64, names []byte, access rdma.Access) (rdma.MR, error) {
 	mem, err := unix.Mmap(fd, int64(offset), len(names), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -32,7 +32,7 @@ func (p *fakePD) RegisterDMABuf(fd int, offset uint64, names []byte, access rdma
 	return m, err
 }
 
-// memfd is n bytes of memory that has no address.
+// memfd makes n bytes of memory that is not mapped.
 func memfd(t *testing.T, n int) int {
 	t.Helper()
 	fd, err := unix.MemfdCreate("device", unix.MFD_CLOEXEC)
@@ -60,8 +60,8 @@ func mapped(t *testing.T, fd int, off int64, n, prot int) []byte {
 	return b
 }
 
-// TestDMABuf: data comes into memory of another device, and out of it, without anybody having
-// touched the addresses that stand for it.
+// TestDMABuf: data moves into and out of memory of another device. Nothing accesses the addresses
+// in names.
 func TestDMABuf(t *testing.T) {
 	w := newWorld(t, Config{})
 	c := w.dial("192.0.2.9", ClientConfig{})
@@ -72,7 +72,7 @@ func TestDMABuf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Calls with other memory leave their regions behind, which is no memory for these.
+	// A call with other memory leaves a region behind. It must not be reused for a dma-buf.
 	c.pd.(*fakePD).reuses = true
 	r := request(procGet, func(e *xdr.Encoder) { e.Uint32(1); e.Uint32(50_000) },
 		func(d *xdr.Decoder) error { d.Bulk(size); return d.Err() })
@@ -111,7 +111,8 @@ func TestDMABuf(t *testing.T) {
 			t.Errorf("putting %d: %v", n, err)
 		}
 	}
-	// A server that answers in the message all the same gives no data to copy.
+	// A server that puts the result into the message, and not into the chunk, gives no data to
+	// copy.
 	r = request(procText, func(e *xdr.Encoder) { e.Uint32(10) }, func(d *xdr.Decoder) error {
 		if b := d.Bulk(size); len(b) > 0 {
 			t.Error("bytes that nobody could put where they belong")
@@ -131,7 +132,7 @@ func TestDMABuf(t *testing.T) {
 	}
 }
 
-// into gets n bytes into dst, and checks them in mem, which is the same memory.
+// into gets n bytes into dst, and checks them through mem, a mapping of the same memory.
 func into(ctx context.Context, c *Client, dst, mem []byte) error {
 	clear(mem)
 	err := c.Call(ctx, &rpc.Request{
@@ -150,8 +151,8 @@ func into(ctx context.Context, c *Client, dst, mem []byte) error {
 	return err
 }
 
-// TestUDMABuf: a dma-buf of the kernel's is registered by a mapping over any device, and as it is
-// over those that can.
+// TestUDMABuf: a dma-buf of the kernel is registered through a mapping on any device, and directly
+// on devices that support it.
 func TestUDMABuf(t *testing.T) {
 	const size = 256 << 10
 	fd := rdmatest.UDMABuf(t, size)

@@ -81,7 +81,7 @@ func TestDomain(t *testing.T) {
 	first()
 	regions(3, "released by one")
 	read(two, 2)
-	// The memory could have been freed and mapped again meanwhile.
+	// Since the release the memory could have been freed, and mapped again for other data.
 	old := two.regions[0]
 	third := register(one)
 	if got := one.regions[0]; got == old {

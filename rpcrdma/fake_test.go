@@ -22,7 +22,7 @@ type fakeNet struct {
 	key   uint32
 	// trace, if set, sees every request that is executed, on the responder's loop.
 	trace func(op rdma.SendOp, n int, rkey uint32)
-	// posted, if set, hears how many RDMA READs a queue pair has in flight.
+	// posted, if set, is called with the number of RDMA READs that a queue pair has in flight.
 	posted func(reads int)
 }
 
@@ -38,7 +38,7 @@ func (n *fakeNet) device(addr string) *fakeDevice {
 	return &fakeDevice{net: n, addr: netip.MustParseAddr(addr), loop: newFakeLoop()}
 }
 
-// fakeLoop runs functions in order and then tells CQs of what came.
+// fakeLoop runs functions in order, and then calls OnEvent of the CQs with new completions.
 type fakeLoop struct {
 	mu    sync.Mutex
 	ready sync.Cond
@@ -149,7 +149,7 @@ func (p *fakePD) Register(buf []byte, access rdma.Access) (rdma.MR, error) {
 
 func (p *fakePD) Close() {}
 
-// open counts the regions that exist, by the remote access they allow.
+// open counts the regions that exist and allow a given remote access.
 func (p *fakePD) open() (all, remote int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -229,7 +229,7 @@ func (d *fakeDevice) ResolveUD(rdma.Loop, rdma.ResolveParams) (func(), error) {
 	return nil, errNotInFake
 }
 
-// errNotInFake is what rpcrdma does not use.
+// errNotInFake is the error of methods that rpcrdma does not use.
 var errNotInFake = errors.New("not in the fake")
 
 func (p *fakePD) local(e rdma.SGE, write bool) error {

@@ -69,14 +69,14 @@ func (q *fakeQP) PostSend(wrs []rdma.SendWR) error {
 	return nil
 }
 
-// drain executes the peer's requests in order, until one has to wait.
+// drain executes the peer's requests in order, until one has to wait for a receive.
 func (q *fakeQP) drain() {
 	for len(q.inbound) > 0 && q.inbound[0]() {
 		q.inbound = q.inbound[1:]
 	}
 }
 
-// execute does a request of from, on the loop of q.
+// execute executes a request of from, on the loop of q.
 func (q *fakeQP) execute(from *fakeQP, w rdma.SendWR) bool {
 	status, n := rdma.Success, 0
 	for _, e := range w.SGL {

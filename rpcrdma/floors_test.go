@@ -12,8 +12,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// TestFloors: as many clients as there are floors for are let in, and get on; the next is refused
-// with the reason. When others go its turn has come, and credits rise again.
+// TestFloors: the memory admits as many clients as it has floors (floorCredits). The next client is
+// refused with a reason. When others leave, it is admitted, and the grants grow again.
 func TestFloors(t *testing.T) {
 	const inline = 64 << 10
 	door := rpc.NewConnLimiter(rpc.ConnLimits{PerClient: 1000})
@@ -66,8 +66,8 @@ func TestFloors(t *testing.T) {
 	}
 	defer c.Close()
 	defer clients[0].Close()
-	// The new one begins with the floor, as more than half is taken, and has more once it uses
-	// that.
+	// The new client begins with the floor, because more than half of the memory is in use. It gets
+	// more credits once it uses them.
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		var work sync.WaitGroup
 		for range 8 {
@@ -88,8 +88,8 @@ func TestFloors(t *testing.T) {
 	}
 }
 
-// TestSlowClient: a client that takes no reply has its part of the memory for a time, no
-// worker, and is disconnected with the reason; others do not notice.
+// TestSlowClient: a client that takes no replies has its part of the memory for SlowTimeout, and no
+// worker. Then it is disconnected with a reason. Others are not affected.
 func TestSlowClient(t *testing.T) {
 	w := newWorld(t, Config{SlowTimeout: time.Second, ConnMemory: 1})
 	other := w.dial("192.0.2.9", ClientConfig{})
@@ -114,13 +114,13 @@ func TestSlowClient(t *testing.T) {
 	if st.Errors["rpcrdma_slow_client"] != 1 {
 		t.Errorf("%+v", st.Errors)
 	}
-	// 8 MiB is the least that ConnMemory can be; the other has a block.
+	// 8 MiB is the least value of ConnMemory. The other client has one block.
 	if m := w.l.Memory(); m.Peak-m.Messages > 2*bulkMax+2<<20 {
 		t.Errorf("it had %d bytes", m.Peak-m.Messages)
 	}
 }
 
-// pacedHandler is a server with a limit that the test turns.
+// pacedHandler is a server with a rate limit that the test changes.
 type pacedHandler struct {
 	*rpc.Server
 	wait  *atomic.Int64 // nanoseconds that each call with bulk data waits
@@ -165,7 +165,7 @@ func pacedWorld(t *testing.T, cfg Config) (*world, pacedHandler) {
 	return w, h
 }
 
-// keepsKeys is a raw client whose keys replies do not invalidate.
+// keepsKeys makes a raw client that does not support remote invalidation.
 func (w *world) keepsKeys() *rawClient {
 	w.t.Helper()
 	r := w.raw(16, PrivateMessage{Send: 4096, Receive: 4096}.Append(nil))
@@ -175,9 +175,9 @@ func (w *world) keepsKeys() *rawClient {
 	return r
 }
 
-// TestThrottle: the calls of a client over its limits take no memory and no RDMA READ, it is
-// granted fewer credits, down to one, and more again when it keeps to them. A client beside it is
-// served at once.
+// TestThrottle: the calls of a client over its limits take no memory and no RDMA READ. The client
+// is granted fewer credits, down to one, and more again when it keeps to its limits. Another client
+// is served at once.
 func TestThrottle(t *testing.T) {
 	w, limit := pacedWorld(t, Config{Credits: 32})
 	var reads atomic.Int64
@@ -203,7 +203,7 @@ func TestThrottle(t *testing.T) {
 	if used, inFlight := w.l.pool.inUse(), reads.Load(); used != 0 || inFlight != 0 {
 		t.Errorf("calls that wait for their time have %d bytes of memory and %d RDMA READs", used, inFlight)
 	}
-	// The modest one: the only worker is free, and so is the memory.
+	// The other client: the only worker and the memory are free for it.
 	other := w.dial("192.0.2.9", ClientConfig{})
 	if err := get(other, 1<<20-64, 1<<20, 0); err != nil {
 		t.Fatal(err)
@@ -227,7 +227,7 @@ func TestThrottle(t *testing.T) {
 	if st.Errors["rpcrdma_waited_for_limit"] != burst || st.Errors["rpcrdma_credits_lowered_by_limit"] == 0 {
 		t.Errorf("%+v", st.Errors)
 	}
-	// With a wait each call goes on by itself, and with one under way no credit is lost.
+	// With a short wait each call goes on by itself. One call in flight costs no credit.
 	limit.wait.Store(int64(time.Millisecond))
 	for range 5 {
 		write()
@@ -235,8 +235,8 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
-// TestThrottledHold: calls that wait for their limits keep nobody from standing still, and wait
-// on afterwards.
+// TestThrottledHold: calls that wait for their rate limits do not delay a Pause. They wait again
+// after it.
 func TestThrottledHold(t *testing.T) {
 	w, limit := pacedWorld(t, Config{})
 	limit.wait.Store(int64(time.Hour))
@@ -277,7 +277,7 @@ func TestThrottledHold(t *testing.T) {
 	}
 }
 
-// TestThrottledEnd: a connection ends, or is drained, while its calls wait for their time.
+// TestThrottledEnd: a connection ends, or is drained, while its calls wait for their rate limits.
 func TestThrottledEnd(t *testing.T) {
 	for _, drain := range []bool{false, true} {
 		w, limit := pacedWorld(t, Config{})
@@ -308,8 +308,8 @@ func TestThrottledEnd(t *testing.T) {
 	}
 }
 
-// TestPinnedMemory: what a device pins is within the limit, however many connections come and go,
-// and keeps its pages.
+// TestPinnedMemory: pinned memory stays within the limit while connections come and go, and keeps
+// its pages.
 func TestPinnedMemory(t *testing.T) {
 	cfg := Config{Pinned: true}.withDefaults()
 	for _, limit := range []int{MemoryMin, 64 << 20, 100 << 20} {
@@ -331,7 +331,7 @@ func TestPinnedMemory(t *testing.T) {
 		if m.block(&m.recvBlocks, cfg.receiveMemory()) != nil || m.block(&m.backBlocks, backwardMemory) != nil {
 			t.Errorf("%d bytes: there are blocks for more connections than there can be", limit)
 		}
-		// All bulk memory can be had in the longest blocks.
+		// All bulk memory can be allocated in blocks of the largest size.
 		for n := 0; n+bulkMax <= m.bulk; n += bulkMax {
 			if m.alloc(bulkMax) == nil {
 				t.Fatalf("%d bytes of bulk memory of %d are not there", n, m.bulk)

@@ -13,7 +13,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma"
 )
 
-// quietLink sends no RTU while quiet.
+// quietLink drops RTUs while quiet is set.
 type quietLink struct {
 	link.Link
 	quiet *atomic.Bool
@@ -35,8 +35,8 @@ func (l quietLink) Send(b *wire.Batch) error {
 	return l.Link.Send(b)
 }
 
-// TestHalfOpenHasTheFloor: a client that has not confirmed its connection has the least of
-// memory, and what clients begin with once it has.
+// TestHalfOpenHasTheFloor: a client that has not confirmed its connection has the least memory. It
+// gets the first grant once it has confirmed it.
 func TestHalfOpenHasTheFloor(t *testing.T) {
 	const inline = 4096
 	l, at := serveRoCE(t)

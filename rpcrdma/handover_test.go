@@ -19,7 +19,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// keeper has a copy of each socket that was opened, for the device that follows.
+// keeper stores a copy of each socket that was opened, for the next device.
 type keeper struct{ fds map[int]int }
 
 func (k *keeper) Take(_ netip.AddrPort, shard, _ int) (int, bool) {
@@ -37,8 +37,8 @@ func (k *keeper) Keep(_ netip.AddrPort, shard, _, fd int) {
 
 func (k *keeper) Forget(netip.AddrPort, int, int) {}
 
-// TestHandover moves the connections of a port from one device to another on the same sockets,
-// several times, while calls with bulk data in both directions go on: none is lost or done twice,
+// TestHandover moves the connections of a port several times from one device to another on the same
+// sockets. Meanwhile calls move bulk data in both directions. No call is lost or executed twice,
 // and no connection ends.
 func TestHandover(t *testing.T) {
 	var served atomic.Int64
@@ -169,7 +169,8 @@ func TestHandover(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// It has no room for so many, and takes them all the same.
+		// The limits of the new Listener are below the number of connections. It restores all of
+		// them.
 		door := rpc.NewConnLimiter(rpc.ConnLimits{Clients: 1, PerClient: 1})
 		restorer, err := rpcrdma.Serve(next, 20049, srv,
 			rpcrdma.Config{ReadBytes: 64 << 10, MaxConns: 1, Memory: rpcrdma.MemoryMin, Limiter: door})
@@ -221,7 +222,7 @@ func TestHandover(t *testing.T) {
 	})
 }
 
-// TestOrphans: a connection that nobody goes on with ends, and its client knows.
+// TestOrphans: a connection that is not restored ends, and its client is notified.
 func TestOrphans(t *testing.T) {
 	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
 		{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
@@ -260,7 +261,7 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
-// TestDamagedImport: what is no snapshot is refused.
+// TestDamagedImport: Import refuses data that is no snapshot.
 func TestDamagedImport(t *testing.T) {
 	l, _ := serveRoCE(t)
 	if _, err := l.Import([]byte("nothing")); err == nil {

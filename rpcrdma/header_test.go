@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// headerFile holds headers taken from packets of the kernel.
+// headerFile has headers from packets of the Linux kernel.
 const headerFile = "testdata/headers.txt"
 
 func kernelHeaders(t testing.TB, file string) [][]byte {

@@ -15,8 +15,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// step is a call of a procedure. data, if it is not empty, is eligible for a Read chunk of its own
-// (RFC 8267) and stands behind head, with its length in front.
+// step is a call of a procedure. data, if not empty, may have a Read chunk of its own (RFC 8267).
+// It follows head, preceded by its length.
 type step struct {
 	name             string
 	prog, vers, proc uint32
@@ -25,9 +25,9 @@ type step struct {
 	tail             []byte
 }
 
-// longCalls are calls of every procedure of version 3 and NFSACL, of MOUNT but for EXPORT, which
-// has no status, and compounds of version 4, in an order in which all of them succeed. made is a
-// file, and way a symlink.
+// longCalls are calls of every procedure of version 3, of NFSACL and of MOUNT (except EXPORT, which
+// has no status), and compounds of version 4. In this order all of them succeed. made is a file,
+// and way a symlink.
 func longCalls(root, made, way []byte) (steps []step) {
 	enc := func(f func(e *xdr.Encoder)) []byte {
 		var e xdr.Encoder
@@ -84,7 +84,7 @@ func longCalls(root, made, way []byte) (steps []step) {
 	acl("NFSACL NULL", nfs3.ProcACLNull, nil)
 	acl("GETACL", nfs3.ProcGetACL, append(append([]byte{}, handle...), words(0xf)...))
 	acl("SETACL", nfs3.ProcSetACL, append(append([]byte{}, handle...), words(0, 0, 0, 0, 0)...))
-	// Version 4.0 needs no session. The WRITE is of an anonymous stateid.
+	// Version 4.0 has no session. The WRITE uses the anonymous stateid.
 	compound := func(name string, n uint32, head []byte, data string, tail []byte) {
 		steps = append(steps, step{
 			name: name, prog: nfs4.Program, vers: nfs4.Version, proc: nfs4.ProcCompound,
@@ -112,8 +112,8 @@ func longCalls(root, made, way []byte) (steps []step) {
 
 // TestLongProcedures sends the calls of longCalls in a Read chunk at position zero, of one segment
 // and of many, as clients send calls that are too long for an inline message (RFC 8166 section
-// 3.5.3). Data that is eligible for a chunk of its own is in the call, or in another chunk beside
-// that at position zero. The statuses, and the length of the replies, are those of inline calls.
+// 3.5.3). Data that may have a chunk of its own is in the call, or in another chunk beside the one
+// at position zero. Statuses and lengths of the replies are those of inline calls.
 func TestLongProcedures(t *testing.T) {
 	type result struct {
 		status uint32
@@ -172,8 +172,8 @@ func TestLongProcedures(t *testing.T) {
 		}
 		return out
 	}
-	// long sends a call at position zero in segments of n bytes. apart puts the data into a chunk of
-	// its own, whose position is that of its bytes in the call.
+	// long sends a call at position zero in segments of n bytes. If apart is set, the data is in a
+	// chunk of its own, at the position of its bytes in the call.
 	long := func(n int, apart bool) func(r *rawClient, xid uint32, s *step, call []byte, at int) {
 		return func(r *rawClient, xid uint32, s *step, call []byte, at int) {
 			var reads []ReadSegment

@@ -14,7 +14,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// TestReceives: as many receives as are enough for the credits, and no credit without.
+// TestReceives: creditsOf is the inverse of receives. There is no credit without a receive.
 func TestReceives(t *testing.T) {
 	for n := receives(floorCredits); n < 5000; n++ {
 		if g := creditsOf(n); receives(g) > n || receives(g+1) <= n {
@@ -23,8 +23,8 @@ func TestReceives(t *testing.T) {
 	}
 }
 
-// TestMemory lets connections come, grow, take bulk memory, give it back and go, at random: what
-// is out never exceeds the budget, and whoever waits gets his turn, in order.
+// TestMemory makes random connections that grow, allocate and free bulk memory, and end. The memory
+// in use never exceeds the budget, and allocations that wait are served in order.
 func TestMemory(t *testing.T) {
 	const inline = 4096
 	type member struct {
@@ -144,7 +144,7 @@ func TestMemory(t *testing.T) {
 		if limit < 20<<20 && !refused {
 			t.Errorf("seed %d: nobody was refused", seed)
 		}
-		// Who waits is served as the others give back, with nobody left out.
+		// Allocations that wait are all served when the others free their blocks.
 		for _, c := range in {
 			for _, b := range c.held {
 				m.free(b)
@@ -176,8 +176,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestMemoryIsShort has many clients write and read while there is no memory at all, and then more
-// at once than there is memory for: all are served, within the budget.
+// TestMemoryIsShort: many clients write and read while there is no memory at all, and then more at
+// once than there is memory for. All are served, within the budget.
 func TestMemoryIsShort(t *testing.T) {
 	const clients = 8
 	w := newWorld(t, Config{Memory: 1, ConnMemory: 1})
@@ -216,14 +216,14 @@ func TestMemoryIsShort(t *testing.T) {
 	}
 }
 
-// TestTurnOfAnother: a call waits for memory, which came while those before it on its connection
-// could not be fetched. When these can, it still has the turn: the memory that it gets is its
-// own, and without it nobody goes on.
+// TestTurnOfAnother: a call waits with the allocation of its connection. The memory is free before
+// the RDMA READs of earlier calls can be posted. When they can, the waiting call still goes first:
+// the memory belongs to its allocation, and no other call can use it.
 func TestTurnOfAnother(t *testing.T) {
 	const n = 50_000
 	w := newWorld(t, Config{Memory: MemoryMin, ReadDepth: 1, ReadSize: 1 << 16})
 	r := w.rawUp()
-	// There is memory for one call.
+	// The memory is enough for one call.
 	p := w.l.pool
 	var taken [][]byte
 	for size := 1 << 20; size >= rdma.ArenaBlockMin; size /= 2 {
@@ -252,8 +252,8 @@ func TestTurnOfAnother(t *testing.T) {
 	}
 	get := message(&Header{XID: 3, Credits: 32, Writes: []Chunk{segments(r.region(n, remoteWrite), n)}},
 		rawCall(3, procGet, 1, n))
-	// The first is fetched from a client that stands still, the second waits for that, and the
-	// third for memory.
+	// The RDMA READ of the first call waits for a client that stands still. The second call waits
+	// for the first, and the third for memory.
 	calls := [][]byte{put(1), put(2), get}
 	still, sent := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -281,8 +281,8 @@ func TestTurnOfAnother(t *testing.T) {
 	}
 }
 
-// TestHeldLongCall: a long call that waits for memory when the Listener is held is counted once,
-// as what it is.
+// TestHeldLongCall: a long call that waits for memory during a Pause is counted once, as
+// RDMA_NOMSG.
 func TestHeldLongCall(t *testing.T) {
 	w := newWorld(t, Config{Memory: MemoryMin})
 	r := w.rawUp()
@@ -317,8 +317,8 @@ func TestHeldLongCall(t *testing.T) {
 	counted("served", 1)
 }
 
-// TestThousandConnections: what a thousand clients take of the budget, each of which does
-// something. NFS-Ganesha pins 65 MiB for each, 63 GiB for all.
+// TestThousandConnections: the memory of a thousand connections, each of which makes calls.
+// NFS-Ganesha pins 65 MiB for each, 63 GiB for all.
 func TestThousandConnections(t *testing.T) {
 	const many = 1000
 	w := newWorld(t, Config{})

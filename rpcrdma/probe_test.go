@@ -7,7 +7,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// silentConn is a connection whose queue pair repeats requests for ever, on a loop with a clock of
+// silentConn is a connection whose queue pair repeats requests for ever. Its loop has a clock of
 // its own.
 type silentConn struct {
 	rdma.Conn
@@ -42,7 +42,7 @@ func (q silentQP) PostSend(wrs []rdma.SendWR) error {
 	return nil
 }
 
-// run lets time pass.
+// run advances the clock.
 func (c *silentConn) run(d rdma.Time) {
 	for end := c.now + d; c.tick != nil && c.due <= end; {
 		c.now = c.due
@@ -50,8 +50,8 @@ func (c *silentConn) run(d rdma.Time) {
 	}
 }
 
-// TestProbeUnanswered: a connection whose probe is not answered for three minutes ends, also if its
-// device repeats the probe for ever. One that is answered late does not.
+// TestProbeUnanswered: a connection ends if its probe is not answered for three minutes, also if
+// its device repeats the probe for ever. A late answer keeps the connection.
 func TestProbeUnanswered(t *testing.T) {
 	for _, every := range []rdma.Time{clientProbe, serverProbe} {
 		c := &silentConn{}

@@ -12,7 +12,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// rawClient sends messages as they are and exposes memory as the test likes.
+// rawClient sends messages unchanged, and opens any memory to the server.
 type rawClient struct {
 	t       *testing.T
 	w       *world
@@ -171,7 +171,7 @@ func message(h *Header, rest []byte) []byte {
 	return append(h.Append(nil), rest...)
 }
 
-// alive checks that the server still serves others.
+// alive checks that the server still serves other clients.
 func (w *world) alive() {
 	w.t.Helper()
 	if err := put(w.dial("192.0.2.200", ClientConfig{}), 10, 5000); err != nil {
@@ -227,8 +227,7 @@ func TestSeveralWriteChunks(t *testing.T) {
 	}
 }
 
-// TestRoomForBulk: a handler that fills what room it is told that there is for bulk
-// results has a reply that fits.
+// TestRoomForBulk: if a handler uses all the room that BulkMax and NextBulk report, the reply fits.
 func TestRoomForBulk(t *testing.T) {
 	w := newWorld(t, Config{})
 	r := w.rawUp()

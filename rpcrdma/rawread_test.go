@@ -61,7 +61,7 @@ func TestReadChunkPositions(t *testing.T) {
 		}
 	}
 
-	// The same in a long call: the stream itself comes from position 0.
+	// The same as a long call: the stream comes from position 0.
 	stream := r.region(len(e.B), rdma.RemoteRead)
 	copy(stream.buf, e.B)
 	var long []ReadSegment
@@ -102,8 +102,8 @@ func TestReadsInFlight(t *testing.T) {
 	}
 }
 
-// TestReadBytes: a Read chunk waits, without memory, until what is fetched already leaves
-// room, and a call that has nothing to fetch does not wait for it.
+// TestReadBytes: a Read chunk waits, without memory, while ReadBytes are in flight. A call without
+// Read chunks does not wait for it.
 func TestReadBytes(t *testing.T) {
 	w := newWorld(t, Config{ReadDepth: 16, ReadSize: 4096, ReadBytes: 12_000})
 	var mu sync.Mutex
@@ -158,8 +158,8 @@ func TestCreditsGranted(t *testing.T) {
 	}
 }
 
-// TestCreditsGrow: who has most of its credits in use gets more, up to the limit, and
-// there is a receive for each.
+// TestCreditsGrow: a client that uses most of its credits gets more, up to the limit. There is a
+// receive for each credit.
 func TestCreditsGrow(t *testing.T) {
 	w := newWorld(t, Config{Credits: 100})
 	r := w.rawUp()
@@ -210,7 +210,7 @@ func TestPrivateMessageAnswered(t *testing.T) {
 	if m, ok := ParsePrivate(r.private); !ok || m != (PrivateMessage{true, 4096, 4096}) {
 		t.Errorf("%+v %v", m, ok)
 	}
-	// A client without one gets messages of 1024 bytes, and no invalidation.
+	// A client without a private message gets messages of 1024 bytes, and no invalidation.
 	old := w.raw(16, nil)
 	if !<-old.up {
 		t.Fatal("rejected")

@@ -11,7 +11,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// A READDIR of large entries: the Reply chunk is larger than 1 MiB.
+// A READDIR with large entries needs a Reply chunk of more than 1 MiB.
 func TestReplyChunkBeyondOneMiB(t *testing.T) {
 	w := newWorld(t, Config{})
 	r := w.rawUp()
@@ -225,7 +225,7 @@ func TestClientGoesAwayDuringItsCalls(t *testing.T) {
 	r.dev.loop.do(func() { r.conn.Disconnect() })
 	w.alive()
 	close(w.svc.gate)
-	// That everything comes back is checked at the end.
+	// The end of the test checks that all memory is free again.
 }
 
 func FuzzServer(f *testing.F) {

@@ -24,7 +24,7 @@ const (
 	size    = 1 << 20
 )
 
-// serveRoCE serves a program of two procedures over packets on the loopback.
+// serveRoCE serves a program of two procedures over the software device, on the loopback interface.
 func serveRoCE(t testing.TB) (*rpcrdma.Listener, netip.AddrPort) {
 	t.Helper()
 	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
@@ -167,13 +167,13 @@ func TestOverPackets(t *testing.T) {
 	t.Error("the server closed and still answers")
 }
 
-// loan is memory that is lent to the carrier.
+// loan is memory that the transport borrows.
 type loan struct {
 	b   []byte
 	out *loans
 }
 
-// loans counts what is lent.
+// loans counts loans, and those that were released.
 type loans struct{ given, back atomic.Int64 }
 
 func (l *loan) Bytes() []byte              { return l.b }
@@ -186,8 +186,8 @@ func (l *loan) Release() {
 	l.out.back.Add(1)
 }
 
-// TestBorrow: what a call is lent comes back once, however the call ends, and only
-// what has a Write chunk of its own is lent.
+// TestBorrow: borrowed memory is released once, however the call ends. Only a result with a Write
+// chunk of its own is borrowed.
 func TestBorrow(t *testing.T) {
 	const (
 		procLend = iota + 1

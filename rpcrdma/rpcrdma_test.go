@@ -14,7 +14,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// A test program: what goes in and out is the caller's choice.
+// A test program. The caller chooses the sizes of arguments and results.
 const (
 	testProg = 200300
 	testVers = 1
@@ -138,7 +138,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 	return newWorldOf(t, cfg, nil)
 }
 
-// newWorldOf is newWorld with other programs, unless they are nil.
+// newWorldOf is newWorld with other programs, if they are not nil.
 func newWorldOf(t *testing.T, cfg Config, programs []rpc.Program) *world {
 	t.Helper()
 	w := &world{t: t, net: newFakeNet(), svc: &service{gate: make(chan struct{})}}
@@ -167,7 +167,7 @@ func newWorldOf(t *testing.T, cfg Config, programs []rpc.Program) *world {
 	return w
 }
 
-// inUse waits until so many calls of the first connection are in progress.
+// inUse waits until n calls of the first connection are in progress.
 func (w *world) inUse(n int) {
 	w.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -230,7 +230,7 @@ func put(c rpc.Client, lengths ...int) error {
 	}))
 }
 
-// get asks for one item, in dst if it has room.
+// get requests one item. The server writes it to dst if dst has room.
 func get(c rpc.Client, n, room, resMax int) error {
 	dst := make([]byte, room)
 	want := make([]byte, n)
@@ -327,7 +327,7 @@ func TestLongCalls(t *testing.T) {
 	w := newWorld(t, Config{})
 	c := w.dial("192.0.2.9", ClientConfig{})
 	for _, n := range []int{3900, 4001, 4002, 4003, 100_000} {
-		// Not by reference, so that the call itself is too long.
+		// The data is not added by Bulk, so that the call itself is too long.
 		b := make([]byte, n)
 		pattern(b, 0)
 		more := make([]byte, n+1)

@@ -167,8 +167,7 @@ func TestCancelledMemoryIsClosed(t *testing.T) {
 	close(w.svc.gate)
 }
 
-// TestRegisteredMemory: memory that was registered once is opened in part by each
-// call, and closed after it.
+// TestRegisteredMemory: each call opens a part of registered memory, and closes it afterwards.
 func TestRegisteredMemory(t *testing.T) {
 	w := newWorld(t, Config{})
 	c := w.dial("192.0.2.9", ClientConfig{})
@@ -296,7 +295,7 @@ func TestReplyCacheAcrossConnections(t *testing.T) {
 		until("the call, sent again", func() bool { return w.srv.Stats().Procs[0].Retransmits == 1 })
 		close(w.svc.first)
 	}()
-	// What was kept is the message; where its data goes is the new call's choice.
+	// The cache has the RPC message. The chunks of the new call decide where the data goes.
 	if n, err := once(b, 0x4000); n != 1 || err != nil {
 		t.Errorf("execution %d, %v", n, err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// lesser is a device that offers less than it has.
+// lesser is a device that reports fewer features than it has.
 type lesser struct {
 	rdma.Device
 	lim rdma.Limits
@@ -37,10 +37,10 @@ func fill(b []byte) []byte {
 	return b
 }
 
-// waiter is where calls of echoWait say that they are there, and wait.
+// waiter is the place where calls of echoWait report that they have arrived, and wait.
 type waiter struct{ there, on chan struct{} }
 
-// serveEcho serves over packets on the loopback.
+// serveEcho serves over the software device, on the loopback interface.
 func serveEcho(t *testing.T) (*Listener, netip.AddrPort, waiter) {
 	t.Helper()
 	dev, err := roce.Open(roce.Config{})
@@ -143,7 +143,7 @@ func store(c *Client, b []byte, tail int) error {
 	})
 }
 
-// shut checks, when a call has returned, that no memory is open.
+// shut checks that no memory is open after a call.
 func shut(t *testing.T, c *Client) {
 	t.Helper()
 	if c.win == nil {
@@ -160,7 +160,7 @@ func shut(t *testing.T, c *Client) {
 		if n := c.win.arena.Stats().InUse; n != 0 {
 			t.Errorf("%d bytes of the client's memory are in use", n)
 		}
-		// A SEND may not have completed yet.
+		// The SEND may not have completed yet.
 		taken := 0
 		for i, n := range c.win.took {
 			if !slices.Contains(c.sendFree, i) {
@@ -174,8 +174,8 @@ func shut(t *testing.T, c *Client) {
 	<-done
 }
 
-// TestWindows: memory is opened by windows that are bound with the call, and closed when it
-// returns, whether the server or the client has closed it.
+// TestWindows: each call binds windows. When it returns they are closed, by the server's
+// invalidation or by the client.
 func TestWindows(t *testing.T) {
 	l, at, _ := serveEcho(t)
 	c := dialLesser(t, at, rdma.Limits{Windows: true}, ClientConfig{})

@@ -15,7 +15,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// traffic moves data of many sizes both ways, in memory that is registered and in other.
+// traffic moves data of many sizes in both directions, in registered and in other memory.
 func traffic(t *testing.T, c *Client, mem []byte) {
 	t.Helper()
 	for _, n := range []int{0, 1, 100, 4000, 5000, windowCopyMax + 1, 300_001, 1_000_000} {
@@ -35,7 +35,7 @@ func traffic(t *testing.T, c *Client, mem []byte) {
 	}
 }
 
-// together is calls of several at once.
+// together makes several calls at once.
 func together(t *testing.T, c *Client) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -63,7 +63,7 @@ func noErrors(t *testing.T, l *Listener) {
 	}
 }
 
-// TestWindowsShortQueue: calls wait for their places in a short send queue.
+// TestWindowsShortQueue: calls wait for entries of a short send queue.
 func TestWindowsShortQueue(t *testing.T) {
 	_, at, _ := serveEcho(t)
 	c := dialLesser(t, at, rdma.Limits{Windows: true, WRs: 2 * windowRequests}, ClientConfig{})
@@ -82,8 +82,8 @@ func TestWindowsShortQueue(t *testing.T) {
 	shut(t, c)
 }
 
-// TestWindowsGivenUp: the memory of a call that is given up is closed before its caller hears of
-// it, and a server that answers all the same loses the connection, and every call on it ends.
+// TestWindowsGivenUp: the memory of a canceled call is closed before its caller returns. A server
+// that still answers loses the connection, and every call on it ends.
 func TestWindowsGivenUp(t *testing.T) {
 	_, at, w := serveEcho(t)
 	c := dialLesser(t, at, rdma.Limits{Windows: true}, ClientConfig{})
@@ -132,8 +132,8 @@ func TestWindowsGivenUp(t *testing.T) {
 	}
 }
 
-// TestNoWindows: where there are no windows and the peer cannot invalidate regions, the server is
-// told so, and memory is opened by registering it.
+// TestNoWindows: without windows, and if the peer cannot invalidate regions, the client registers
+// memory for each call, and does not announce remote invalidation.
 func TestNoWindows(t *testing.T) {
 	l, at, _ := serveEcho(t)
 	c := dialLesser(t, at, rdma.Limits{WRs: 300, CQEs: 600, RdAtomic: 4}, ClientConfig{})
@@ -154,7 +154,7 @@ func TestNoWindows(t *testing.T) {
 	}
 }
 
-// TestOverVerbs: server and client over devices of the kernel, whatever they offer.
+// TestOverVerbs: server and client on kernel devices with any features.
 func TestOverVerbs(t *testing.T) {
 	text := os.Getenv("RDMA_TEST_ADDRS")
 	if text == "" {
@@ -186,7 +186,7 @@ func TestOverVerbs(t *testing.T) {
 	release()
 	together(t, c)
 	noErrors(t, l)
-	// A call that is given up, and answered all the same.
+	// A call that is canceled, and answered nevertheless.
 	ctx, cancel := context.WithCancel(t.Context())
 	given := make(chan error, 1)
 	go func() { given <- echo(ctx, c, echoWait, make([]byte, 100_000), 0) }()
@@ -203,7 +203,7 @@ func TestOverVerbs(t *testing.T) {
 	}
 }
 
-// TestWithin: a connection asks for no more than a device has.
+// TestWithin: the configuration of a connection stays within the limits of the device.
 func TestWithin(t *testing.T) {
 	small := rdma.Limits{WRs: 600, CQEs: 1000, RdAtomic: 2}
 	if c := (Config{Credits: 4096}).withDefaults().within(small); c.ReadDepth != 2 || c.Credits < 8 ||

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// aesOf is a sealer whose key is not derived.
+// aesOf makes a sealer whose key is used as it is, without derivation.
 func aesOf(t *testing.T, key []byte) *sealer {
 	t.Helper()
 	block, err := aes.NewCipher(key)
@@ -62,7 +62,7 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// TestShortOrLong: the two ways to a checksum meet in the middle of the lengths of headers.
+// TestShortOrLong: both implementations of a checksum agree at the length where one takes over.
 func TestShortOrLong(t *testing.T) {
 	key := Key{AES256SHA1, make([]byte, 32)}
 	client, err := NewContext(key, Role{})

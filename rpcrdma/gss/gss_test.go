@@ -12,7 +12,7 @@ import (
 
 var kinds = []EncType{AES128SHA1, AES256SHA1, AES128SHA256, AES256SHA384}
 
-// pair is a context from both sides.
+// pair makes the contexts of both sides.
 func pair(tb testing.TB, kind EncType) (client, server *Context) {
 	tb.Helper()
 	key := Key{kind, bytes.Repeat([]byte{0x42}, kind.KeyLen())}

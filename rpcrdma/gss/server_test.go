@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// fixed is an Acceptor for tokens that are names.
+// fixed is an Acceptor whose tokens are the names of principals.
 type fixed struct{ ctx *Context }
 
 func (f fixed) Accept(token []byte, now time.Time) (Established, error) {
@@ -111,8 +111,8 @@ func (h *halfMade) Accept(_ []byte, now time.Time) (Established, error) {
 	return Established{Context: c, Principal: "mallory", Expires: now.Add(time.Hour)}, err
 }
 
-// TestHalfMade: 100,000 contexts that are begun and never used take as much memory as a server
-// has contexts at most.
+// TestHalfMade: 100,000 contexts are established and never used. They take no more memory than the
+// contexts that a server may have at most.
 func TestHalfMade(t *testing.T) {
 	s := NewServer(ServerConfig{Acceptor: new(halfMade)})
 	now := time.Unix(1e9, 0)
@@ -138,7 +138,8 @@ func TestHalfMade(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// TestSnapshot: a successor has the contexts, with their windows, and continues their numbers.
+// TestSnapshot: a successor has the contexts with their windows, and continues their sequence
+// numbers.
 func TestSnapshot(t *testing.T) {
 	client, server := pair(t, AES128SHA256)
 	now := time.Unix(1e9, 0)

@@ -9,7 +9,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// outcomes collects how calls ended.
+// outcomes collects the outcomes of calls.
 type outcomes chan error
 
 func (o outcomes) call(timeout time.Duration) *BackwardCall {

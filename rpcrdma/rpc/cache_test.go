@@ -23,7 +23,7 @@ func process(host string, by Transport) *client {
 	return c
 }
 
-// reconnect has the process use a new connection, from a new port or from the one of before.
+// reconnect gives the process a new connection, from a new port or from the same port.
 func (c *client) reconnect(port bool) {
 	if port {
 		lastPort++
@@ -32,7 +32,7 @@ func (c *client) reconnect(port bool) {
 	c.peer.Conn = NextConn()
 }
 
-// call sends a message; ack says whether the client acknowledges the reply.
+// call sends a message. ack says whether the client acknowledges the reply.
 func (c *client) call(t *testing.T, s *Server, msg []byte, ack bool) (reply []byte) {
 	t.Helper()
 	return sendFrom(t, s, c.peer, msg, func(c *Call) {
@@ -47,7 +47,7 @@ func counting() (*testService, *Server) {
 	return svc, NewServer(ServerConfig{Programs: svc.programs(), Workers: 1})
 }
 
-// TestRetransmissions: who gets the answer of before, and who has a call of his own.
+// TestRetransmissions: which calls get the cached reply, and which are executed.
 func TestRetransmissions(t *testing.T) {
 	const host, other = "192.0.2.1", "192.0.2.2"
 	msg := call(5, testProg, 2, procOnce, 1)
@@ -92,8 +92,8 @@ func TestRetransmissions(t *testing.T) {
 	}
 }
 
-// TestAskedAgain: a client that has acknowledged a reply, and asks again on its connection, has
-// lost it. Then it may ask on a new connection, too.
+// TestAskedAgain: a client that has acknowledged a reply sends the call again on its connection. So
+// it has lost the reply, and may also send the call on a new connection.
 func TestAskedAgain(t *testing.T) {
 	svc, s := counting()
 	defer s.Close()
@@ -106,7 +106,7 @@ func TestAskedAgain(t *testing.T) {
 	if svc.runs != 1 {
 		t.Errorf("executed %d times", svc.runs)
 	}
-	// What it acknowledges late is the reply of before.
+	// A late acknowledgement of the first transmission does not count for the second one.
 	var late Delivery
 	d := process("192.0.2.1", TransportTCP)
 	msg = call(6, testProg, 2, procOnce, 1)
@@ -120,8 +120,8 @@ func TestAskedAgain(t *testing.T) {
 	}
 }
 
-// TestForgedEvictFew: any number of calls by UDP leaves the replies of other transports, and the
-// latest of its own.
+// TestForgedEvictFew: calls by UDP, however many, evict no replies of other transports, and not the
+// latest replies by UDP.
 func TestForgedEvictFew(t *testing.T) {
 	svc, s := counting()
 	defer s.Close()
@@ -145,7 +145,7 @@ func TestForgedEvictFew(t *testing.T) {
 	}
 }
 
-// settler is a connection that knows of deliveries when it is asked.
+// settler is a connection that reports deliveries when Settle is called.
 type settler struct {
 	waiting []Delivery
 	ended   bool
@@ -160,8 +160,8 @@ func (s *settler) Settle() {
 	s.waiting = nil
 }
 
-// TestSettler: a connection is asked before its reply is another's, and before replies are handed
-// over.
+// TestSettler: the cache calls Settle before it looks up a call of another client, and before it
+// hands over its replies.
 func TestSettler(t *testing.T) {
 	for _, handOver := range []bool{false, true} {
 		svc, s := counting()
@@ -193,9 +193,9 @@ func TestSettler(t *testing.T) {
 	}
 }
 
-// TestOvertaken: a call that arrives after its retransmission, because the server stood still, is
-// not executed. It is dropped, as its connection has ended. The call of another process, whose
-// connection has not ended, is executed.
+// TestOvertaken: a call arrives after its retransmission, because the server stood still. If its
+// connection has ended, the call is dropped. If it has not, the call is of another process, and is
+// executed.
 func TestOvertaken(t *testing.T) {
 	for _, ack := range []bool{false, true} {
 		for _, ended := range []bool{false, true} {
@@ -215,7 +215,7 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// TestStampIsNoIdentity: clients may encode the stamp of their credential anew.
+// TestStampIsNoIdentity: a retransmission may have another stamp in its credential.
 func TestStampIsNoIdentity(t *testing.T) {
 	svc, s := counting()
 	defer s.Close()

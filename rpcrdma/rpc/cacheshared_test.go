@@ -11,7 +11,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// told is a program whose procedures answer every execution with another number.
+// told is a program whose procedures return a new number for each execution.
 func told(n *uint32) []Program {
 	serve := func(c *Call, _ bool) Status {
 		c.Intend([]byte("note"))
@@ -28,10 +28,10 @@ func told(n *uint32) []Program {
 	return ps
 }
 
-// TestNoSharedAnswer: no two different calls ever get one answer, and none is executed twice,
-// whatever XIDs, arguments, credentials, ports and transports clients have, and however often they
-// lose connections and the server is killed or hands over. A client that has begun a call goes on
-// until it has the reply; one that has been killed cannot be told from one that connects again.
+// TestNoSharedAnswer: two different calls never get the same reply, and no call is executed twice.
+// The clients choose any XIDs, arguments, credentials, ports and transports. They lose connections,
+// and the server is killed or hands over. A client repeats a call until it has the reply: a client
+// that is killed in between cannot be told from one that connects again.
 func TestNoSharedAnswer(t *testing.T) {
 	for seed := range uint64(3) {
 		rnd := rand.New(rand.NewPCG(seed, 26))
@@ -127,9 +127,9 @@ func TestNoSharedAnswer(t *testing.T) {
 	}
 }
 
-// TestXIDReuse is ten minutes of short-lived processes that make and remove the same few lock
-// files, with XIDs from a random 32-bit number on, as libnfs and the Go client have them, on a
-// virtual clock. One in ten replies is lost with its connection.
+// TestXIDReuse simulates ten minutes of short-lived processes on a virtual clock. They make and
+// remove the same few lock files, with XIDs that count from a random number, as those of libnfs and
+// of the Go client do. One reply in ten is lost with its connection.
 func TestXIDReuse(t *testing.T) {
 	const (
 		minutes   = 10
@@ -185,14 +185,14 @@ func TestXIDReuse(t *testing.T) {
 	if reused == 0 {
 		t.Error("no XID was used twice")
 	}
-	// What is kept is what a client may ask for.
+	// The cache retains the replies of calls that a client may send again.
 	if last := int64(minutes * 60e9); r.oldest.next.at < last-2*answeredAge {
 		t.Errorf("a reply is kept for %d s", (last-r.oldest.next.at)/1e9)
 	}
 	t.Logf("%d calls used the XID of another process", reused)
 }
 
-// TestSeveralOfOneKey: entries of one key are found and forgotten one by one.
+// TestSeveralOfOneKey: entries of the same key are found and deleted separately.
 func TestSeveralOfOneKey(t *testing.T) {
 	svc := &testService{}
 	s := NewServer(ServerConfig{
@@ -223,7 +223,7 @@ func TestSeveralOfOneKey(t *testing.T) {
 	}
 }
 
-// BenchmarkOnce is what a call costs that goes through the cache, by the length of its arguments.
+// BenchmarkOnce measures a call that goes through the cache, by the length of its arguments.
 func BenchmarkOnce(b *testing.B) {
 	for _, n := range []int{64, 200, 4096} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

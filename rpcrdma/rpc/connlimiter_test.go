@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestDoor lets connections come and go at random: the bounds hold, and whoever is refused is told
-// the bound that is reached.
+// TestDoor makes connections come and go at random. The bounds hold, and each refusal names the
+// bound that is reached.
 func TestDoor(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 3))

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// clocks are how far the clock of one host can be from another's: each starts when its host does.
+// clocks are differences between the clocks of two hosts. The clock of a host starts at its boot.
 var clocks = map[string]int64{
 	"the old host is older":   int64(100 * 24 * time.Hour),
 	"the old host is younger": -int64(100 * 24 * time.Hour),
 }
 
-// ofHost makes the times of a journal those of a host whose clock is ahead by d.
+// ofHost returns the journal with its times moved by d, as the clock of another host has them.
 func ofHost(mem []byte, d int64) []byte {
 	mem = bytes.Clone(mem)
 	j := journal{mem: mem}
@@ -26,7 +26,8 @@ func ofHost(mem []byte, d int64) []byte {
 	return mem
 }
 
-// snapshotOfHost does the same with a snapshot. An early version tells no time of it.
+// snapshotOfHost does the same with a snapshot. A snapshot of an early version has no time of its
+// own.
 func snapshotOfHost(t *testing.T, b []byte, d int64, early bool) []byte {
 	t.Helper()
 	var x snapshot
@@ -44,8 +45,8 @@ func snapshotOfHost(t *testing.T, b []byte, d int64, early bool) []byte {
 	return gobOf(t, x)
 }
 
-// TestMovedReplies: calls that clients send again to another host, after a planned failover, are
-// not executed again. Neither are they after a live upgrade or a crash on that host.
+// TestMovedReplies: after a planned failover clients send calls again to the other host. They are
+// not executed again, also not after a later upgrade or crash of that host.
 func TestMovedReplies(t *testing.T) {
 	for name, d := range clocks {
 		for _, early := range []bool{false, true} {
@@ -85,7 +86,7 @@ func TestMovedReplies(t *testing.T) {
 			}
 			a.call(t, s, msg(0), false)
 			a.call(t, s, msg(1), false)
-			// Two calls that only their connection tells apart.
+			// These two calls differ in their connection only.
 			a.call(t, s, msg(9), true)
 			a.reconnect(false)
 			if a.call(t, s, msg(9), true); runs != 4 {
@@ -114,8 +115,8 @@ func TestMovedReplies(t *testing.T) {
 	}
 }
 
-// TestJournalOfAnotherHost: a journal has records of two hosts after a failover. The server that
-// starts after a crash knows the calls of both.
+// TestJournalOfAnotherHost: after a failover a journal has records of two hosts. A server that
+// starts after a crash recognizes the calls of both.
 func TestJournalOfAnotherHost(t *testing.T) {
 	for name, d := range clocks {
 		var runs int

@@ -12,7 +12,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// acceptAll is a gss.Acceptor for tokens that are names.
+// acceptAll is a gss.Acceptor whose tokens are the names of principals.
 type acceptAll struct{ ctx *gss.Context }
 
 func (a acceptAll) Accept(token []byte, now time.Time) (gss.Established, error) {
@@ -201,7 +201,7 @@ func TestGSS(t *testing.T) {
 		if r.send(msg) != nil {
 			t.Errorf("%v: a replayed call is answered", s)
 		}
-		// A retransmission is another message: the reply cache has to know the call in it.
+		// A retransmission differs in its bytes. The reply cache has to recognize the call in it.
 		first, cred := message(s, procWrite, func(e *xdr.Encoder) { e.Bulk([]byte("data of the call")) })
 		d = open(s, cred, r.send(first))
 		if got := d.String(100); got != "data of the call" {
@@ -224,7 +224,7 @@ func TestGSS(t *testing.T) {
 			t.Errorf("%v: a retransmission was executed", s)
 		}
 	}
-	// What is forged.
+	// Forged messages.
 	msg, _ := message(gss.Integrity, procWho, nil)
 	for i := 4 * 6; i < len(msg); i++ {
 		b := bytes.Clone(msg)
@@ -267,7 +267,7 @@ func TestGSS(t *testing.T) {
 		}
 		denied(t, reply, c.want)
 	}
-	// A program that does not exist has a verifier all the same.
+	// The reply for a program that does not exist has a verifier too.
 	xid, seq = xid+1, seq+1
 	cred := gss.Cred{Version: 1, Seq: seq, Service: gss.Privacy, Handle: res.Handle}
 	e := new(xdr.Encoder)

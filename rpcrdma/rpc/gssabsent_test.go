@@ -39,7 +39,7 @@ func TestGSSUnmapped(t *testing.T) {
 	}
 }
 
-// TestGSSDoesNotAllocate: a call under krb5 costs no allocation more than one under AUTH_SYS.
+// TestGSSDoesNotAllocate: a call under krb5 allocates no more than a call under AUTH_SYS.
 func TestGSSDoesNotAllocate(t *testing.T) {
 	r := newGSSRig(t)
 	res, _ := r.init("alice")
@@ -72,7 +72,7 @@ func TestGSSDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// FuzzGSS changes calls of a server with RPCSEC_GSS. Nothing that is not signed reaches a
+// FuzzGSS changes bytes of calls to a server with RPCSEC_GSS. A changed header never reaches a
 // procedure.
 func FuzzGSS(f *testing.F) {
 	key := gss.Key{Type: gss.AES128SHA256, Value: bytes.Repeat([]byte{7}, 16)}
@@ -121,7 +121,7 @@ func FuzzGSS(f *testing.F) {
 	})
 }
 
-// loop is a Client of a Server, without a network.
+// loop is a Client that calls a Server directly, without a network.
 type loop struct {
 	r   *gssRig
 	xid uint32
@@ -140,7 +140,8 @@ func (l *loop) Call(_ context.Context, r *Request) error {
 
 func (*loop) Close() error { return nil }
 
-// TestSecured: a client establishes a context, and another one when the server has forgotten it.
+// TestSecured: a client establishes a context, and a new one when the server has deleted the old
+// one.
 func TestSecured(t *testing.T) {
 	for _, service := range []gss.Service{gss.None, gss.Integrity, gss.Privacy} {
 		r := newGSSRig(t)
@@ -212,8 +213,8 @@ func serverContext(t *testing.T) *gss.Context {
 	return c
 }
 
-// TestSecuredUsers: each user has a context, a user without credentials keeps nobody else waiting,
-// and the contexts that are remembered are bounded.
+// TestSecuredUsers: each user has a context. A user without Kerberos credentials does not delay
+// others. The number of remembered contexts is bounded.
 func TestSecuredUsers(t *testing.T) {
 	r := newGSSRig(t)
 	begun := map[uint32]int{}
@@ -270,8 +271,8 @@ func TestSecuredUsers(t *testing.T) {
 	}
 }
 
-// TestGSSRoom: bulk results that move by themselves have all the room that the transport has. Those
-// that are protected need some of it for their protection.
+// TestGSSRoom: results without protection have all the room of the transport. Protected results
+// have less, because the protection needs some of it.
 func TestGSSRoom(t *testing.T) {
 	r := newGSSRig(t)
 	res, _ := r.init("alice")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// journaled is a program whose ONCE notes its intent and counts itself.
+// journaled is a program whose procedure ONCE writes its intent and counts its executions.
 func journaled(runs *int, doubts *[]string) []Program {
 	return []Program{{Name: "test", Prog: testProg, Vers: 2, Procs: []Proc{
 		procOnce: {Name: "ONCE", Mutates: true, Serve: func(c *Call, _ bool) Status {
@@ -39,7 +39,7 @@ func TestJournalOutlivesTheServer(t *testing.T) {
 	for i := range uint32(n) {
 		replies[i] = send(t, s, "192.0.2.1:9", call(i, testProg, 2, procOnce, i))
 	}
-	// 64 records keep 48 replies.
+	// Of 64 records, 48 are for replies.
 	s = serve(bytes.Clone(mem))
 	runs = 0
 	for i := n - 1; i >= 0; i-- {
@@ -56,8 +56,8 @@ func TestJournalOutlivesTheServer(t *testing.T) {
 	}
 }
 
-// TestTornJournal cuts the memory off at each byte of each write, as a kill does,
-// and expects nothing worse than a doubt or a second execution.
+// TestTornJournal stops each write to the memory after each byte, as a kill does. The worst results
+// are a call in doubt, or a second execution.
 func TestTornJournal(t *testing.T) {
 	var runs int
 	var doubts []string
@@ -118,8 +118,8 @@ func TestDoubtIsHandedOverUntilItIsAnswered(t *testing.T) {
 	}
 }
 
-// TestJournalForgetsWhatIsOld: what was old when the server ended is not loaded. How long there was
-// no server does not matter.
+// TestJournalForgetsWhatIsOld: records that were too old when the server ended are not loaded. The
+// time without a server does not count.
 func TestJournalForgetsWhatIsOld(t *testing.T) {
 	var runs int
 	var doubts []string
@@ -151,7 +151,7 @@ func TestJournalForgetsWhatIsOld(t *testing.T) {
 	}
 }
 
-// TestJournalOfAnotherFormat: records that an earlier version wrote are no calls.
+// TestJournalOfAnotherFormat: records of an earlier version are ignored.
 func TestJournalOfAnotherFormat(t *testing.T) {
 	mem := make([]byte, 8*recordLen)
 	var j journal
@@ -165,7 +165,7 @@ func TestJournalOfAnotherFormat(t *testing.T) {
 	}
 }
 
-// FuzzJournal loads what a bad disk may give.
+// FuzzJournal loads any bytes, as from a damaged disk.
 func FuzzJournal(f *testing.F) {
 	mem := make([]byte, 2*recordLen)
 	var j journal

@@ -26,8 +26,8 @@ func (w *watcher) Observe(c *Call, s Served) {
 	w.seen = append(w.seen, seenCall{s, c.Proc, c.Peer.Addr})
 }
 
-// TestObserver: every call that a procedure served is told of once, with its row, its sizes
-// and whether a worker had it; a retransmission and a call of no procedure are not.
+// TestObserver: the Observer gets each call of a procedure once, with its row, its sizes, and
+// whether a worker served it. It gets no retransmissions, and no calls without a procedure.
 func TestObserver(t *testing.T) {
 	w := new(watcher)
 	programs := (&testService{}).programs()
@@ -75,7 +75,7 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// TestLoad: calls that wait for workers, and those that have them, are counted.
+// TestLoad: Load counts the calls that wait for workers and the calls that workers serve.
 func TestLoad(t *testing.T) {
 	svc := &testService{gate: make(chan struct{})}
 	s := NewServer(ServerConfig{Programs: svc.programs(), Workers: 2})
@@ -108,7 +108,7 @@ type sink struct{ n int }
 
 func (k *sink) Observe(_ *Call, s Served) { k.n += s.Row }
 
-// TestObserverAllocates: being watched costs no memory.
+// TestObserverAllocates: an Observer costs no allocation.
 func TestObserverAllocates(t *testing.T) {
 	s := NewServer(ServerConfig{Programs: (&testService{}).programs(), Observer: new(sink)})
 	defer s.Close()

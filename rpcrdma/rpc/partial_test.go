@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// cutReader is a stream that stands still after some bytes.
+// cutReader is a stream that stops after some bytes.
 type cutReader struct {
 	b     []byte
 	left  int // until it stands
@@ -35,8 +35,8 @@ func (c *cutReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestInterrupted: a stream of records that stands still after any byte goes on, in this process
-// or, from what is left of it, in another.
+// TestInterrupted: a stream of records stops after any byte. Reading continues in this process, or
+// in another one with the rest of the stream.
 func TestInterrupted(t *testing.T) {
 	long := bytes.Repeat([]byte("long"), 50)
 	want := [][]byte{[]byte("one"), []byte("two in three"), {}, long, []byte("end")}

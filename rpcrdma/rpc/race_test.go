@@ -2,5 +2,6 @@
 
 package rpc
 
-// raceEnabled: a sync.Pool loses things on purpose, so that allocations cannot be counted.
+// raceEnabled: with the race detector a sync.Pool drops values at random, so tests cannot count
+// allocations.
 const raceEnabled = true

@@ -63,15 +63,15 @@ func (s *testService) programs() []Program {
 	}
 }
 
-// send dispatches one message on a connection of its own and returns the reply, nil if it was
+// send dispatches one message on a new connection. It returns the reply, or nil if the call was
 // dropped. The client does not acknowledge the reply.
 func send(t *testing.T, s *Server, peer string, msg []byte) []byte {
 	t.Helper()
 	return sendFrom(t, s, Peer{Addr: netip.MustParseAddrPort(peer), Transport: TransportTCP, Conn: NextConn()}, msg, nil)
 }
 
-// sendFrom dispatches one message and returns the reply, nil if it was dropped. then, if not nil,
-// gets the call when it is answered.
+// sendFrom dispatches one message. It returns the reply, or nil if the call was dropped. then, if
+// not nil, is called with the call when it is answered.
 func sendFrom(t *testing.T, s *Server, p Peer, msg []byte, then func(*Call)) []byte {
 	t.Helper()
 	got := make(chan []byte, 2)
@@ -249,8 +249,7 @@ func FuzzDispatch(f *testing.F) {
 	})
 }
 
-// TestElsewhere: of a carrier that must not serve anything itself, workers serve what never waits,
-// too.
+// TestElsewhere: if a transport sets Call.Elsewhere, workers also serve procedures that never wait.
 func TestElsewhere(t *testing.T) {
 	var blocked, asked atomic.Int32
 	s := NewServer(ServerConfig{Workers: 2, Programs: []Program{{Name: "test", Prog: testProg, Vers: 2, Procs: []Proc{

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// countedBulk is a program whose procedure counts itself, and answers with something long, of which
-// a part is apart.
+// countedBulk is a program whose procedure counts its executions. Its reply is long, and has a bulk
+// result.
 func countedBulk(runs *int) []Program {
 	return []Program{{Name: "test", Prog: testProg, Vers: 2, Procs: []Proc{
 		procOnce: {Name: "ONCE", Mutates: true, Serve: func(c *Call, _ bool) Status {
@@ -32,8 +32,8 @@ func countedBulk(runs *int) []Program {
 	}}}
 }
 
-// TestSnapshot: whatever was answered is answered so by the next server, with a journal and
-// without one, and by the one after that.
+// TestSnapshot: the next server gives the same replies, with and without a journal, and so does the
+// one after it.
 func TestSnapshot(t *testing.T) {
 	for _, journaled := range []bool{false, true} {
 		rnd := rand.New(rand.NewPCG(1, 2))
@@ -88,7 +88,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// records are those of a journal that are in use.
+// records counts the used records of a journal.
 func records(r *replyCache) int {
 	n := len(r.doubts)
 	for _, e := range r.entries {
@@ -101,7 +101,7 @@ func records(r *replyCache) int {
 	return n
 }
 
-// TestSnapshotOfBusy: a call that is being executed has no answer yet.
+// TestSnapshotOfBusy: there is no snapshot while a call is being executed.
 func TestSnapshotOfBusy(t *testing.T) {
 	svc := &testService{gate: make(chan struct{})}
 	s := NewServer(ServerConfig{Programs: svc.programs(), Workers: 1})
@@ -127,8 +127,8 @@ func TestSnapshotOfBusy(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfAnother: fields that are not known are nothing, and those that are missing are
-// zero. A reply without a key is of a version that kept less of a call.
+// TestSnapshotOfAnother: unknown fields of a snapshot are ignored, and missing ones are zero. A
+// reply without a key is of an old version, which stored less of a call.
 func TestSnapshotOfAnother(t *testing.T) {
 	type reply struct {
 		Peer, Reply, Key []byte
@@ -177,7 +177,7 @@ func TestDamagedSnapshots(t *testing.T) {
 	}
 }
 
-// FuzzSnapshot: a snapshot is refused, or restored.
+// FuzzSnapshot: Restore refuses a snapshot, or restores it. It never panics.
 func FuzzSnapshot(f *testing.F) {
 	now := BootTime()
 	f.Add(gobOf(f, snapshot{

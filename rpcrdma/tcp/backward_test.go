@@ -11,8 +11,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// TestCallsBack has a server call its client on the client's connection, while calls
-// of the client are in progress.
+// TestCallsBack: a server calls its client on the client's connection, while calls of the client
+// are in progress.
 func TestCallsBack(t *testing.T) {
 	ends := make(chan error, 10)
 	var back rpc.Caller

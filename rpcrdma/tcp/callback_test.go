@@ -12,7 +12,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// outwardPeer is a peer that is called: procedure 1 adds one to its argument, procedure 2
+// outwardPeer is a client that a server calls. Procedure 1 adds one to its argument. Procedure 2
 // answers when held is closed.
 type outwardPeer struct {
 	l     *Listener
@@ -51,7 +51,7 @@ func newOutwardPeer(t *testing.T) *outwardPeer {
 	return p
 }
 
-// outwardCall makes a call and waits for its end.
+// outwardCall makes a call and waits for its outcome.
 func outwardCall(t *testing.T, c rpc.Caller, proc uint32, patience time.Duration) (uint32, error) {
 	t.Helper()
 	type result struct {
@@ -78,8 +78,8 @@ func outwardCall(t *testing.T, c rpc.Caller, proc uint32, patience time.Duration
 	}
 }
 
-// TestOutward: connections are made when there is something to say, used again, and made
-// anew when the peer has closed them.
+// TestOutward: a CallbackDialer connects when there is a call, reuses the connection, and connects
+// again when the peer has closed it.
 func TestOutward(t *testing.T) {
 	p := newOutwardPeer(t)
 	o := NewCallbackDialer(0)
@@ -100,7 +100,7 @@ func TestOutward(t *testing.T) {
 	if _, err := outwardCall(t, c, 9, time.Minute); !errors.As(err, &refused) {
 		t.Error(err)
 	}
-	// Closed by the peer, as it does with connections that nobody uses.
+	// The peer has closed the connection, as it does with idle ones.
 	c.(*callbackCaller).mu.Lock()
 	c.(*callbackCaller).conn.conn.Close()
 	c.(*callbackCaller).mu.Unlock()
@@ -110,7 +110,7 @@ func TestOutward(t *testing.T) {
 	if o.To(p.addr) != c {
 		t.Error("another connection to the same address")
 	}
-	// A call tells of its results before it gives the connection back.
+	// Done is called before the connection is released.
 	for deadline := time.Now().Add(10 * time.Second); o.Conns() != 0 && time.Now().Before(deadline); {
 		c.(*callbackCaller).closeIdle()
 	}
@@ -125,8 +125,8 @@ func TestOutward(t *testing.T) {
 	}
 }
 
-// TestOutwardFails: a peer that is not there, one that does not answer, too many peers,
-// and the end.
+// TestOutwardFails: a peer that does not exist, a peer that does not answer, too many peers, and
+// Close.
 func TestOutwardFails(t *testing.T) {
 	p := newOutwardPeer(t)
 	l, err := net.Listen("tcp", "127.0.0.9:0") // where no other peer is
@@ -150,7 +150,7 @@ func TestOutwardFails(t *testing.T) {
 		t.Error(err, o.Conns())
 	}
 	c := o.To(p.addr)
-	// With a connection there is only the reply to wait for.
+	// On an existing connection the call waits for its reply only.
 	if n, err := outwardCall(t, c, 1, time.Minute); n != 42 || err != nil {
 		t.Fatal(n, err)
 	}
@@ -173,7 +173,7 @@ func TestOutwardFails(t *testing.T) {
 	if err := <-held; err != nil {
 		t.Error(err)
 	}
-	// More at once than a connection takes: they wait for their turn.
+	// There are more calls than a connection takes at once. They wait.
 	const many = 3 * callbackCalls
 	for range many {
 		c.Call(&rpc.BackwardCall{

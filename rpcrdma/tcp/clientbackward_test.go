@@ -11,8 +11,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// TestClientIsCalled: the server calls the client on the connection of a call that is in flight.
-// Without a function for such calls the server hears PROG_UNAVAIL.
+// TestClientIsCalled: the server calls the client on the connection of a call in flight. Without a
+// function for such calls the client answers PROG_UNAVAIL.
 func TestClientIsCalled(t *testing.T) {
 	const there = 0x40000000
 	ends := make(chan error, 10)

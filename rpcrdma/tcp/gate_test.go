@@ -16,7 +16,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// lines is a log that is written to and read at once.
+// lines is a log that is written and read concurrently.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -34,8 +34,8 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// TestNeverReads: a client that sends calls and never reads is not read any more once its replies
-// take its part of the memory, and is disconnected with the reason in the log, while others go on.
+// TestNeverReads: a client sends calls and reads no replies. When its replies take ConnMemory, its
+// connection is not read any more. Then it is disconnected, with a reason in the log. Others go on.
 func TestNeverReads(t *testing.T) {
 	const memory = 2 << 20
 	log := new(lines)
@@ -77,8 +77,8 @@ func TestNeverReads(t *testing.T) {
 		default:
 		}
 	}
-	// One call is read when there is just room, and has its reply: a small payload is 64 KiB, a large
-	// 1 MiB.
+	// One more call is read just below the limit, and its reply is encoded. A small payload buffer
+	// has 64 KiB, a large one 1 MiB.
 	if most > memory+3<<20 {
 		t.Errorf("it held %d bytes", most)
 	}
@@ -93,7 +93,7 @@ func TestNeverReads(t *testing.T) {
 	}
 }
 
-// TestLimitedIsNotRead: while a call waits for its client's limits the socket is not read.
+// TestLimitedIsNotRead: while a call is deferred by its client's limits, the socket is not read.
 func TestLimitedIsNotRead(t *testing.T) {
 	var served, limited atomic.Int32
 	wait := func(c *rpc.Call, _ bool) rpc.Status {
@@ -132,8 +132,8 @@ func TestLimitedIsNotRead(t *testing.T) {
 	}
 }
 
-// TestLimitedHurries: a connection that is not read, as a call on it waits for its time, comes to
-// rest when the server has all calls hurry, and is read again afterwards.
+// TestLimitedHurries: a connection is not read, because a call on it is deferred. ServeDeferred
+// makes the connection quiescent. Afterwards it is read again.
 func TestLimitedHurries(t *testing.T) {
 	came := make(chan struct{}, 1)
 	wait := func(c *rpc.Call, _ bool) rpc.Status {
@@ -174,7 +174,7 @@ func TestLimitedHurries(t *testing.T) {
 	}
 }
 
-// TestLimitedEnds: a listener that is closed does not wait for the time of calls that are late.
+// TestLimitedEnds: Close does not wait for the time of deferred calls.
 func TestLimitedEnds(t *testing.T) {
 	came := make(chan struct{})
 	wait := func(c *rpc.Call, _ bool) rpc.Status {
@@ -198,7 +198,7 @@ func TestLimitedEnds(t *testing.T) {
 	s.Close()
 }
 
-// TestDoors: who has too many connections is turned away, and others are not.
+// TestDoors: a client with too many connections is refused, and others are not.
 func TestDoors(t *testing.T) {
 	door := rpc.NewConnLimiter(rpc.ConnLimits{PerClient: 2, Descriptors: 3})
 	s, addr, _ := serve(t, Config{Limiter: door})

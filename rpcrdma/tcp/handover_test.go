@@ -11,7 +11,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// callRecord is a call of the test's program as it is on the wire.
+// callRecord makes the record of a call of the test's program.
 func callRecord(xid, proc uint32, data []byte) []byte {
 	var e xdr.Encoder
 	for _, w := range []uint32{xid, rpc.MsgCall, 2, prog, 1, proc, 0, 0, 0, 0} {
@@ -22,7 +22,7 @@ func callRecord(xid, proc uint32, data []byte) []byte {
 	return append(mark[:], e.B...)
 }
 
-// heard reads the reply to an echo and returns its XID and data.
+// heard reads the reply to an echo, and returns its XID and data.
 func heard(t *testing.T, c net.Conn) (uint32, []byte) {
 	t.Helper()
 	if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
@@ -40,7 +40,7 @@ func heard(t *testing.T, c net.Conn) (uint32, []byte) {
 	return xid, d.Opaque(1 << 20)
 }
 
-// rests waits until nothing is under way.
+// rests waits until all connections are quiescent.
 func rests(t *testing.T, s *Listener) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); len(s.Busy()) > 0; time.Sleep(time.Millisecond) {
@@ -50,8 +50,8 @@ func rests(t *testing.T, s *Listener) {
 	}
 }
 
-// TestCallBackUnderWay: a call to the client that the writer has taken, and has not begun to write,
-// is under way.
+// TestCallBackUnderWay: a connection is not quiescent while the writer has a call to the client
+// that it has not begun to write.
 func TestCallBackUnderWay(t *testing.T) {
 	near, far := net.Pipe()
 	defer near.Close()
@@ -83,8 +83,8 @@ func TestCallBackUnderWay(t *testing.T) {
 	rests(true, "after more than fit")
 }
 
-// TestHandover: a connection goes to another Listener in the middle of a call, and neither the call
-// nor the connection is lost; a new connection waits meanwhile.
+// TestHandover: a connection goes to another Listener in the middle of a call. Neither the call nor
+// the connection is lost. A new connection waits meanwhile.
 func TestHandover(t *testing.T) {
 	first, addr, release := serve(t, Config{})
 	c, err := net.Dial("tcp", addr)
@@ -104,7 +104,7 @@ func TestHandover(t *testing.T) {
 	}
 	peer := first.Conns()[0].Remote
 
-	// What has been read is served; what comes in part stays.
+	// A complete call is served. A partial call stays in the connection.
 	data := bytes.Repeat([]byte("half"), 20_000)
 	cut := callRecord(3, procSlow, data)
 	send(callRecord(2, procWait, nil))
@@ -125,14 +125,14 @@ func TestHandover(t *testing.T) {
 	}
 	rests(t, first)
 
-	// The old one goes on.
+	// The handover fails, and the old Listener continues.
 	first.Pause(false)
 	send(cut[50_001:])
 	if xid, b := heard(t, c); xid != 3 || !bytes.Equal(b, data) {
 		t.Fatalf("%d: %d bytes", xid, len(b))
 	}
 
-	// And now another.
+	// Now another Listener takes over.
 	for i, at := range []int{0, 2, 4, 50_001, len(cut)} {
 		var second *Listener
 		binary.BigEndian.PutUint32(cut[4:], uint32(i))
@@ -185,8 +185,8 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestHandoverCounts: connections that are handed over are let in however many they are, and count
-// when others come.
+// TestHandoverCounts: all connections that are handed over are admitted, also beyond the limits.
+// They count against the limits for new ones.
 func TestHandoverCounts(t *testing.T) {
 	first, addr, _ := serve(t, Config{})
 	var conns []*Client
@@ -231,7 +231,7 @@ func TestHandoverCounts(t *testing.T) {
 	}
 }
 
-// TestDamagedImport: what is no snapshot is refused.
+// TestDamagedImport: Import refuses data that is no snapshot.
 func TestDamagedImport(t *testing.T) {
 	s, _, _ := serve(t, Config{})
 	if _, err := s.Import([]byte("nothing"), nil); err == nil {

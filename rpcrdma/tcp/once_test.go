@@ -13,7 +13,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// counted serves a procedure that must not be executed twice, and answers with the number of its
+// counted serves a procedure that must not be executed twice. Its reply is the number of the
 // execution. The first execution waits for release.
 func counted(t *testing.T) (s *Listener, srv *rpc.Server, addr string, runs *atomic.Uint32, release chan struct{}) {
 	t.Helper()
@@ -44,8 +44,8 @@ func counted(t *testing.T) (s *Listener, srv *rpc.Server, addr string, runs *ato
 	return s, srv, l.Addr().String(), runs, release
 }
 
-// acknowledged waits until the clients' hosts have acknowledged all replies, which they may put off
-// for a moment.
+// acknowledged waits until the hosts of the clients have acknowledged all replies. They may delay
+// that for a moment.
 func acknowledged(t *testing.T, s *Listener) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -79,8 +79,8 @@ func once(c *Client) (n uint32, err error) {
 	return n, err
 }
 
-// TestAnswersOfOthers: another process of the host that has the XID by chance has its call
-// executed, whether the connection of the first is there still or not.
+// TestAnswersOfOthers: another process of the host has the same XID by chance. Its call is
+// executed, whether the connection of the first process still exists or not.
 func TestAnswersOfOthers(t *testing.T) {
 	s, _, addr, _, release := counted(t)
 	close(release)
@@ -101,8 +101,8 @@ func TestAnswersOfOthers(t *testing.T) {
 	}
 }
 
-// TestOnceOverAnotherConnection: who has lost his connection before the reply gets the reply on the
-// next, from whatever port.
+// TestOnceOverAnotherConnection: a client that has lost its connection before the reply gets the
+// reply on the next one, from any port.
 func TestOnceOverAnotherConnection(t *testing.T) {
 	s, srv, addr, runs, release := counted(t)
 	a := dial(t, addr)
@@ -140,7 +140,7 @@ func TestOnceOverAnotherConnection(t *testing.T) {
 	}
 }
 
-// brokenWrites is a connection that nothing can be written to, and that has a reply to read.
+// brokenWrites is a connection whose writes fail, and which has a reply to read.
 type brokenWrites struct {
 	net.Conn
 	reply []byte
@@ -171,8 +171,8 @@ func (c *brokenWrites) RemoteAddr() net.Addr             { return &net.TCPAddr{}
 func (c *brokenWrites) SetReadDeadline(time.Time) error  { return nil }
 func (c *brokenWrites) SetWriteDeadline(time.Time) error { return nil }
 
-// TestRepliesBeforeTheEnd: when nothing can be written any more, replies that have come are taken:
-// the server has the acknowledgment of this host for them.
+// TestRepliesBeforeTheEnd: after a failed write the client still takes the replies that have
+// arrived. The server has the acknowledgement of this host for them.
 func TestRepliesBeforeTheEnd(t *testing.T) {
 	var e xdr.Encoder
 	for _, w := range []uint32{1<<31 | 28, 5, rpc.MsgReply, 0, 0, 0, 0, 77} {
@@ -185,8 +185,7 @@ func TestRepliesBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// TestEnded: a connection has ended once the peer has closed or reset it, also with data that was
-// not read yet.
+// TestEnded: a connection has ended once the peer has closed or reset it, also with unread data.
 func TestEnded(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

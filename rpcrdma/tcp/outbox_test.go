@@ -11,7 +11,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// TestTake: calls are taken in their order, as many as the bounds of a batch allow, and a long call
+// TestTake: take returns calls in their order, as many as the bounds of a batch allow. A long call
 // is written alone.
 func TestTake(t *testing.T) {
 	var o outbox
@@ -60,8 +60,8 @@ func (b *byHand) until(holds func(o *outbox) bool) {
 	}
 }
 
-// waiting makes two calls of which the server reads nothing: the first is being written, the second
-// is in the queue. It returns what ends the second, and the results of both.
+// waiting makes two calls while the server reads nothing: the first is being written, the second is
+// in the queue. It returns a function that ends the second, and the results of both.
 func waiting(t *testing.T, b *byHand) (giveUp func(), first, second chan error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -79,8 +79,8 @@ func nullCall(ctx context.Context, c *Client, xid uint32) error {
 	})
 }
 
-// TestQueuedCallEnds: a call that is given up while another one is written returns at once, and is
-// never sent. So does one whose reply the server has made up.
+// TestQueuedCallEnds: a call that is canceled while another one is written returns at once and is
+// never sent. The same is true of a call for which the server has sent a reply already.
 func TestQueuedCallEnds(t *testing.T) {
 	for _, made := range []bool{false, true} {
 		b := newByHand(t)
@@ -114,8 +114,8 @@ func TestQueuedCallEnds(t *testing.T) {
 	}
 }
 
-// TestGivenUpWhileWritten: a call that is given up while it is written returns when its memory is
-// not used any more.
+// TestGivenUpWhileWritten: a call that is canceled while it is written returns when its memory is
+// free.
 func TestGivenUpWhileWritten(t *testing.T) {
 	b := newByHand(t)
 	giveUp, first, second := waiting(t, b)

@@ -13,7 +13,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// byHand is a connection to a client whose server is the test.
+// byHand makes a connection to a client. The test plays the server.
 type byHand struct {
 	t *testing.T
 	c *Client
@@ -40,7 +40,7 @@ func (b *byHand) call() uint32 {
 	return rpc.ReplyXID(m)
 }
 
-// reply is the record of a successful one with these results.
+// reply makes the record of a successful reply with these results.
 func reply(xid uint32, results func(*xdr.Encoder)) []byte {
 	var e xdr.Encoder
 	for _, w := range []uint32{xid, rpc.MsgReply, 0, 0, 0, 0} {
@@ -60,8 +60,8 @@ func pattern(n int) []byte {
 	return b
 }
 
-// TestPlaced has data land where the caller wants it, and what only looks like it
-// decode all the same.
+// TestPlaced: the reader places data in the caller's memory. A reply that only looks like such data
+// is decoded correctly.
 func TestPlaced(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -124,8 +124,8 @@ func TestPlaced(t *testing.T) {
 	}
 }
 
-// TestGivenUpWhilePlaced ends calls whose data has begun to arrive: the caller has
-// his memory back at once, and the connection goes on if it was not the end of it.
+// TestGivenUpWhilePlaced cancels calls whose data has begun to arrive. The caller has its memory
+// back at once. The connection goes on if the server has not ended it.
 func TestGivenUpWhilePlaced(t *testing.T) {
 	for _, how := range []string{"cancelled", "closed", "hung up"} {
 		t.Run(how, func(t *testing.T) {

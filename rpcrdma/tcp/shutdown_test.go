@@ -10,8 +10,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// TestShutdown: a call in progress is answered, an idle connection does not
-// hold anything up, and a call that never ends only until the context does.
+// TestShutdown: a call in progress is answered, an idle connection delays nothing, and a call that
+// never ends delays Shutdown only until the context ends.
 func TestShutdown(t *testing.T) {
 	const prog, vers = 0x20000000, 1
 	inside, release := make(chan struct{}, 2), make(chan struct{})

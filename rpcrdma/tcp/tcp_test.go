@@ -114,7 +114,7 @@ func TestManyCallsInFlight(t *testing.T) {
 	if err := echo(c, procEcho, make([]byte, 1<<20)); err != nil {
 		t.Error(err)
 	}
-	// A reply is counted when it was written, which its reader may see first.
+	// The reader may see a reply before the writer has counted it.
 	n := s.Counters()
 	for n.Replies < 321 {
 		runtime.Gosched()
@@ -265,7 +265,7 @@ func TestMaxConns(t *testing.T) {
 	}
 }
 
-// forward sends a call message as it is and returns the reply message.
+// forward sends a call message unchanged, and returns the reply message.
 func forward(c *Client, msg []byte) ([]byte, error) {
 	xid := binary.BigEndian.Uint32(msg)
 	p := &pending{call: xdr.Encoder{B: msg}, done: make(chan struct{}, 1)}

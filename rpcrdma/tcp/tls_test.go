@@ -27,7 +27,7 @@ import (
 
 const hostName = "server.example"
 
-// authority signs certificates of a name.
+// authority signs certificates for a name.
 func authority(t testing.TB) (pool *x509.CertPool, issue func(name string) tls.Certificate) {
 	t.Helper()
 	make1 := func(tmpl, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
@@ -67,7 +67,7 @@ func authority(t testing.TB) (pool *x509.CertPool, issue func(name string) tls.C
 	}
 }
 
-// secureServer serves with TLS, and the client's configuration for it.
+// secureServer starts a server with TLS, and returns the configuration for its clients.
 func secureServer(t *testing.T, cfg Config) (s *Listener, addr string, release chan struct{}, client *tls.Config,
 	issue func(string) tls.Certificate,
 ) {
@@ -92,7 +92,7 @@ func dialTLS(t *testing.T, addr string, cfg *tls.Config) *Client {
 	return c
 }
 
-// until waits for what another goroutine is about to do.
+// until waits for a condition that another goroutine makes true.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
@@ -141,7 +141,7 @@ func TestTLS(t *testing.T) {
 	until(t, "end of the connection", func() bool { return len(s.Conns()) == 1 })
 }
 
-// TestTLSPlaced has replies over TLS land where they are wanted, and gives some of them up.
+// TestTLSPlaced: replies over TLS are placed in the callers' memory, and some calls are canceled.
 func TestTLSPlaced(t *testing.T) {
 	_, addr, _, cfg, _ := secureServer(t, Config{})
 	c := dialTLS(t, addr, cfg)
@@ -168,7 +168,7 @@ func TestTLSPlaced(t *testing.T) {
 	}
 }
 
-// TestMutualTLS knows who comes with a certificate.
+// TestMutualTLS: the server gets the name in a client's certificate.
 func TestMutualTLS(t *testing.T) {
 	type seen struct {
 		peer rpc.Peer
@@ -207,7 +207,7 @@ func TestMutualTLS(t *testing.T) {
 	}
 }
 
-// TestNoDowngrade has the client say nothing to who is not who he should be, or does not speak TLS.
+// TestNoDowngrade: the client sends no call to a server without TLS, or with a wrong certificate.
 func TestNoDowngrade(t *testing.T) {
 	s, addr, _, cfg, _ := secureServer(t, Config{})
 	_, plain, _ := serve(t, Config{})
@@ -235,7 +235,7 @@ func TestNoDowngrade(t *testing.T) {
 	until(t, "count", func() bool { return s.Counters().TLSFailures[FailedRefused] == 2 })
 }
 
-// raw is a client by hand.
+// raw is a client whose messages the test writes.
 type raw struct {
 	t *testing.T
 	net.Conn
@@ -280,7 +280,7 @@ func (r *raw) reply() []byte {
 	return b
 }
 
-// gone waits for the end of the connection, and is what came before it.
+// gone waits for the end of the connection, and returns the bytes before it.
 func (r *raw) gone() []byte {
 	r.t.Helper()
 	b, err := io.ReadAll(r.in)
@@ -292,7 +292,7 @@ func (r *raw) gone() []byte {
 
 var yes = record(5, 1, 0, 0, 8, 0x53544152, 0x54544c53, 0)[4:] // "STARTTLS"
 
-// TestProbe answers as RFC 9289 section 4.1 has it, byte for byte.
+// TestProbe: the answer to the AUTH_TLS probe is that of RFC 9289 section 4.1, byte for byte.
 func TestProbe(t *testing.T) {
 	_, addr, _, _, _ := secureServer(t, Config{})
 	_, plain, _ := serve(t, Config{})

@@ -14,7 +14,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// TestProbeWithinTLS is refused, and the session goes on.
+// TestProbeWithinTLS: an AUTH_TLS probe over TLS is refused, and the session goes on.
 func TestProbeWithinTLS(t *testing.T) {
 	_, addr, _, cfg, _ := secureServer(t, Config{})
 	c := dialTLS(t, addr, cfg)
@@ -28,8 +28,8 @@ func TestProbeWithinTLS(t *testing.T) {
 	}
 }
 
-// TestOrder has calls that came before the question answered before it, and in cleartext, and those
-// to the client after it by TLS.
+// TestOrder: calls before the AUTH_TLS probe are answered before it, in cleartext. Calls to the
+// client after it go over TLS.
 func TestOrder(t *testing.T) {
 	_, addr, release, cfg, _ := secureServer(t, Config{})
 	r := rawTo(t, addr)
@@ -65,7 +65,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestAbuse ends connections that ask for TLS and do something else, each counted by what it was.
+// TestAbuse: a client sends the probe and then something else. The connection ends, and each kind
+// has its counter.
 func TestAbuse(t *testing.T) {
 	const short = 100 * time.Millisecond
 	for _, tc := range []struct {
@@ -132,7 +133,7 @@ func TestAbuse(t *testing.T) {
 	}
 }
 
-// TestWithoutALPN speaks with who names no protocol, as tlshd does.
+// TestWithoutALPN: a client that names no protocol is accepted, as tlshd names none.
 func TestWithoutALPN(t *testing.T) {
 	_, addr, _, cfg, _ := secureServer(t, Config{})
 	r := rawTo(t, addr)
@@ -148,7 +149,7 @@ func TestWithoutALPN(t *testing.T) {
 	}
 }
 
-// TestHalfOpen bounds what who begins TLS and goes no further can hold, and for how long.
+// TestHalfOpen: connections that begin TLS and do not finish it are bounded in number and time.
 func TestHalfOpen(t *testing.T) {
 	const conns, more = 50, 150
 	s, addr, _, cfg, _ := secureServer(t, Config{MaxConns: conns, HandshakeTimeout: time.Second})
@@ -177,8 +178,8 @@ func TestHalfOpen(t *testing.T) {
 	})
 }
 
-// TestTLSShutdown ends sessions in order: calls in progress are answered, then comes the alert of
-// the end; a handshake is not waited for.
+// TestTLSShutdown: Shutdown answers the calls in progress, and then sends the closing alert. It
+// does not wait for a handshake.
 func TestTLSShutdown(t *testing.T) {
 	s, addr, release, cfg, _ := secureServer(t, Config{HandshakeTimeout: time.Hour})
 	c := dialTLS(t, addr, cfg)
@@ -204,7 +205,7 @@ func TestTLSShutdown(t *testing.T) {
 	}
 }
 
-// TestCallsBackByTLS has a server call its client over the session.
+// TestCallsBackByTLS: a server calls its client over TLS.
 func TestCallsBackByTLS(t *testing.T) {
 	pool, issue := authority(t)
 	server := &tls.Config{Certificates: []tls.Certificate{issue(hostName)}}
@@ -242,7 +243,7 @@ func TestCallsBackByTLS(t *testing.T) {
 	}
 }
 
-// FuzzHandshake gives a server what is no handshake, in any pieces.
+// FuzzHandshake sends a server any bytes instead of a handshake, in any pieces.
 func FuzzHandshake(f *testing.F) {
 	f.Add([]byte{22, 3, 1, 0, 5, 1, 0, 0, 1, 3}, uint8(3))
 	f.Add(probe(6, 0), uint8(0))
@@ -275,7 +276,7 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-// oneConn is a listener of what it is given.
+// oneConn is a listener that accepts one given connection.
 type oneConn struct {
 	conns chan net.Conn
 	end   chan struct{}

@@ -11,8 +11,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// TestFullSocket: a reply that the socket has no room for is lost, and holds nobody up. The room is
-// taken by replies to a host that does not answer the question for its link address.
+// TestFullSocket: a reply for which the socket has no room is lost, and delays nothing. Replies to
+// a host that does not answer ARP take the room.
 func TestFullSocket(t *testing.T) {
 	a, b := netns.New(t), netns.New(t)
 	a.Join(t, "full-a", b, "full-b", 1500)
@@ -44,7 +44,8 @@ func TestFullSocket(t *testing.T) {
 	}
 }
 
-// TestLinkLocal: the reply to a link-local address leaves by the interface that the call came by.
+// TestLinkLocal: the reply to a link-local address leaves by the interface on which the call
+// arrived.
 func TestLinkLocal(t *testing.T) {
 	left, right := netns.Pair(t, 1500, []string{"fe80::a1/64"}, []string{"fe80::b2/64"})
 	var r *rig

@@ -15,8 +15,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Procedures of the program that is served here: echo answers with its argument, grow with as many
-// bytes as its argument says, and hold waits until the test lets it go on.
+// Procedures of the test program: echo returns its argument, grow returns as many bytes as its
+// argument says, and hold waits for the test.
 const (
 	testProg   = 400123
 	procEcho   = 1
@@ -100,8 +100,8 @@ func echo(ctx context.Context, c *Client, text string) (back string, err error) 
 	return back, err
 }
 
-// TestAddresses: a reply comes from the address that was called, also of a socket on all addresses,
-// of both families.
+// TestAddresses: a reply comes from the address that was called, also from a socket on all
+// addresses, in both families.
 func TestAddresses(t *testing.T) {
 	for _, s := range []struct{ network, at, call string }{
 		{"udp4", "127.0.0.1:0", "127.0.0.1:"},
@@ -112,7 +112,7 @@ func TestAddresses(t *testing.T) {
 	} {
 		r := serve(t, s.network, s.at, Config{})
 		c := dialTo(t, s.call+r.port())
-		// The client's socket is connected: it takes datagrams of that address alone.
+		// The client's socket is connected: it accepts datagrams from that address only.
 		if back, err := echo(t.Context(), c, "hello"); err != nil || back != "hello" {
 			t.Errorf("%v: %q, %v", s, back, err)
 		}
@@ -127,8 +127,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// raw sends a datagram, and returns the answer, or nil if there is none before that of a later
-// NULL.
+// raw sends a datagram and returns the reply. It returns nil if the reply to a later NULL comes
+// first.
 func raw(t *testing.T, r *rig, msg []byte) []byte {
 	t.Helper()
 	c, err := new(net.Dialer).DialContext(t.Context(), "udp4", r.Addr().String())
@@ -165,7 +165,7 @@ func callOf(xid, proc uint32, args func(*xdr.Encoder)) []byte {
 	return e.B
 }
 
-// TestNoAmplifier: what gets no answer, and how long the others are.
+// TestNoAmplifier: which datagrams get no reply, and how long the other replies are.
 func TestNoAmplifier(t *testing.T) {
 	var asked atomic.Int32
 	r := serve(t, "udp4", "127.0.0.1:0", Config{Admits: func(netip.Addr) bool { asked.Add(1); return true }})
@@ -193,7 +193,7 @@ func TestNoAmplifier(t *testing.T) {
 	if b := raw(t, r, grow(within)); len(b) != growth*req {
 		t.Errorf("%d bytes within the bound", len(b))
 	}
-	// Longer ones have a budget together, and one of more than a datagram has none.
+	// Long replies share a budget. A reply longer than a datagram is never sent.
 	if b := raw(t, r, grow(MaxMessage)); len(b) != errorLen || b[23] != byte(rpc.SystemErr) {
 		t.Errorf("a reply that is no datagram: %x", b)
 	}
@@ -210,13 +210,13 @@ func TestNoAmplifier(t *testing.T) {
 	if n := r.Counters(); sent < budgetRate-2*long || n.Withheld == 0 {
 		t.Errorf("%d bytes of long replies, counters %+v", sent, n)
 	}
-	// Short ones go on.
+	// Short replies are still sent.
 	if b := raw(t, r, grow(within)); len(b) != growth*req {
 		t.Errorf("%d bytes within the bound, without a budget", len(b))
 	}
 }
 
-// TestBudget runs on a clock of its own.
+// TestBudget uses a clock of its own.
 func TestBudget(t *testing.T) {
 	var b budget
 	now := time.Unix(1000, 0)
@@ -232,7 +232,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestDenied: a host that is not admitted gets no answer, and a broadcast neither.
+// TestDenied: a host that is not admitted gets no reply. Nor does a call to a broadcast address.
 func TestDenied(t *testing.T) {
 	r := serve(t, "udp4", "0.0.0.0:0", Config{Admits: func(a netip.Addr) bool { return a.String() != "127.0.0.1" }})
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -286,7 +286,7 @@ func TestPause(t *testing.T) {
 	if err := errors.Join(<-done, <-got); err != nil {
 		t.Error(err)
 	}
-	// A paused one ends, too, and one that has not begun.
+	// A paused Listener ends too, and so does one that was not started.
 	p := serve(t, "udp4", "127.0.0.1:0", Config{})
 	p.Pause(true)
 	later := serve(t, "udp4", "127.0.0.1:0", Config{Later: true})
@@ -295,8 +295,8 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestShutdownBusy: Shutdown ends with its context also while all calls are in progress, so that
-// the reader waits for one of them to end.
+// TestShutdownBusy: Shutdown returns when its context ends, also if all calls are in progress and
+// the reader waits for a free one.
 func TestShutdownBusy(t *testing.T) {
 	r := serve(t, "udp4", "127.0.0.1:0", Config{MaxCalls: 1})
 	defer close(r.release)
@@ -317,7 +317,7 @@ func TestShutdownBusy(t *testing.T) {
 	}
 }
 
-// TestResend: a client sends its call again until there is an answer, and takes no other one.
+// TestResend: a client repeats its call until it is answered, and accepts no other reply.
 func TestResend(t *testing.T) {
 	s, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp4", "127.0.0.1:0")
 	if err != nil {
@@ -348,7 +348,7 @@ func TestResend(t *testing.T) {
 	if back, err := echo(t.Context(), dialTo(t, s.LocalAddr().String()), "again"); err != nil || back != "again" {
 		t.Errorf("%q, %v", back, err)
 	}
-	// A port that nobody has is an error at once.
+	// A closed port is an error at once.
 	_ = s.Close()
 	var lost *rpc.ConnError
 	if _, err := echo(t.Context(), dialTo(t, s.LocalAddr().String()), "x"); !errors.As(err, &lost) {
@@ -356,7 +356,7 @@ func TestResend(t *testing.T) {
 	}
 }
 
-// FuzzDatagram: no datagram ends the listener, or has a longer reply than it may.
+// FuzzDatagram: no datagram ends the Listener, or gets a reply that is too long.
 func FuzzDatagram(f *testing.F) {
 	f.Add(callOf(1, procEcho, func(e *xdr.Encoder) { e.String("x") }))
 	f.Add([]byte{})
