@@ -10,14 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
-// Some functions of verbs.h are hidden behind macros of the same names, which choose between
-// the function and newer ones at compile time. The libraries are found at run time, so the
-// functions themselves are meant.
+// In verbs.h, macros of the same names hide some functions: they choose a newer function at compile
+// time. This program finds the functions at run time, so it needs the functions themselves.
 #undef ibv_reg_mr
 #undef ibv_query_port
 
-// What is used of the libraries. Posting and polling are not among them: they go through
-// the table of operations of the device's context.
+// The functions of the libraries that are used. Posting and polling are not among them, because they
+// are in the table of operations of the device's context.
 #define VERBS(f) \
 	f(ibv_query_device) f(ibv_close_device) f(ibv_alloc_pd) f(ibv_dealloc_pd) f(ibv_reg_mr) f(ibv_dereg_mr) \
 	f(ibv_create_comp_channel) f(ibv_destroy_comp_channel) f(ibv_create_cq) f(ibv_resize_cq) f(ibv_destroy_cq) \
@@ -104,11 +103,12 @@ int rs_resync(void)
 	return 0;
 }
 
-// chunk is how many requests go into one chain. What is longer is posted as several, which
-// the caller has seen to fit.
+// chunk is the number of requests in one chain. A longer list is posted as several chains. The caller
+// has checked that all of it fits the queue.
 enum { chunk = 64 };
 
-// posted is the error that posting has returned: positive, as it ought to be, negative as libsiw has it, or in errno.
+// posted returns the errno of a failed post. Libraries return it as a positive number, as they should,
+// as a negative one (libsiw), or in errno.
 static int posted(int err)
 {
 	if (err > 0)
@@ -151,8 +151,8 @@ int rs_post_send(struct ibv_qp *qp, const struct rs_send *in, int n, struct ibv_
 				w->imm_data = htobe32(in->imm);
 				break;
 			case IBV_WR_BIND_MW:
-				// The key that the window has before is read when the request is posted: one bind of
-				// a window to a chain.
+				// Posting reads the window's current key, so a chain may have only one bind of a
+				// window.
 				if (bound(wr, i, in->mw)) {
 					k = i;
 					wr[i - 1].next = NULL;

@@ -1,8 +1,8 @@
 //go:build rdmacore && linux
 
-// The border between Go and rdma-core. Everything that crosses it in numbers, work requests and
-// completions, crosses as an array of the structs below, which hold integers alone: addresses of
-// memory are numbers too, so that the Go side may pass its own slices.
+// The border between Go and rdma-core. Work requests and completions cross it as arrays of the
+// structs below. These have integers only. Addresses of memory are integers too, so the Go side may
+// pass its own slices.
 
 #ifndef RSTORED_VERBS_SHIM_H
 #define RSTORED_VERBS_SHIM_H
@@ -11,19 +11,21 @@
 #include <rdma/rdma_cma.h>
 #include <stdint.h>
 
-// rs_load finds the libraries that are not loaded; NULL, or what the loader says. By one thread at a time,
-// as is rs_unload_cm.
+// rs_load loads the libraries that are not loaded. It returns NULL, or the error of the loader. Only
+// one thread at a time may call rs_load or rs_unload_cm.
 const char *rs_load(void);
 
-// librdmacm opens a context for each device, and keeps it when nothing uses it any more: also when the kernel
-// waits for its end to remove the device. So the library is unloaded when no device is open, and contexts are closed
-// from here (rs_close_device). While another device is open, the descriptors of a context whose device is removed
-// are put out (rs_abandon_device), which is what the kernel waits for, and rs_resync has the library look again which
-// devices there are before it opens one in the place of the other.
+// librdmacm opens a context for each device and never closes it, also when the kernel waits for that
+// to remove the device. So these functions close contexts:
+//
+// no device is open       rs_close_device closes each context, and rs_unload_cm unloads the library
+// another one is open     rs_abandon_device replaces the descriptors of the context of the removed
+//                         device by /dev/null. The kernel then removes the device. rs_resync makes
+//                         the library list the devices again, before it opens a new one
 void rs_unload_cm(void);
 int rs_close_device(struct ibv_context *ctx);
 void rs_abandon_device(struct ibv_context *ctx);
-int rs_being_removed(struct ibv_context *ctx); // the kernel takes the file of the device away before it waits
+int rs_being_removed(struct ibv_context *ctx); // the kernel removes the file of the device before it waits
 int rs_resync(void);
 
 struct rs_send {
@@ -60,8 +62,8 @@ int rs_post_send(struct ibv_qp *qp, const struct rs_send *wr, int n, struct ibv_
 int rs_post_recv(struct ibv_qp *qp, struct ibv_srq *srq, const struct rs_recv *wr, int n, struct ibv_sge *sges);
 int rs_poll(struct ibv_cq *cq, struct rs_wc *out, int n);
 int rs_arm(struct ibv_cq *cq, int solicited);
-// rs_cq_events takes up to n events from a completion channel that does not block, and says whose
-// they were (cq_context); they are acknowledged.
+// rs_cq_events takes up to n events from a completion channel that does not block, and acknowledges
+// them. It returns the cookies (cq_context) of their queues.
 int rs_cq_events(struct ibv_comp_channel *ch, uint64_t *cookies, int n);
 
 // Devices.
@@ -106,7 +108,8 @@ struct rs_qp_init {
 	int type; // IBV_QPT_*
 	int send_wr, recv_wr, send_sge, recv_sge, inline_data;
 };
-// rs_create_qp makes a queue pair, of id if that is not NULL. inline_data is what was given.
+// rs_create_qp makes a queue pair, for id if that is not NULL. It sets inline_data to the value that
+// the device has granted.
 struct ibv_qp *rs_create_qp(struct rdma_cm_id *id, struct rs_qp_init *init);
 int rs_destroy_qp(struct rdma_cm_id *id, struct ibv_qp *qp);
 int rs_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
@@ -150,13 +153,13 @@ int rs_migrate(struct rdma_cm_id *id, struct rdma_event_channel *ch);
 
 struct rs_event {
 	uint64_t cookie;        // of the id, or of the listener of a request
-	struct rdma_cm_id *id;  // that was made for a request
+	struct rdma_cm_id *id;  // made by the library for a request
 	int type;               // RDMA_CM_EVENT_*
 	int status;
 	uint8_t private_data[256];
 	uint8_t private_len, responder_resources, initiator_depth, retry_count, rnr_retry_count;
 	uint32_t qpn; // of the peer
-	// Of the answer to a question for a queue pair.
+	// Of the answer to a SIDR REQ.
 	uint32_t qkey;
 	struct ibv_ah_attr ah;
 };

@@ -14,7 +14,7 @@ func FuzzRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		const limit = 100_000
 		got, err := ReadRecord(bytes.NewReader(b), nil, limit)
-		// After its first long record a peer gets memory for the longest record at once.
+		// A peer that has sent firstRead bytes of a long record gets memory for the longest record.
 		if len(got) > len(b) || cap(got) > 2*len(b)+firstRead+limit/4 && len(b) < firstRead {
 			t.Fatalf("%d bytes became %d in %d", len(b), len(got), cap(got))
 		}
