@@ -37,7 +37,7 @@ func TestOpenDMABuf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = unix.Close(fd) // they have their own
+	_ = unix.Close(fd) // each DMABuf has its own descriptor
 	if string(memory.Names) != "there" {
 		t.Errorf("mapped is %q", memory.Names)
 	}

@@ -98,7 +98,7 @@ type CQOptions struct {
 	// OnEvent is called on the loop, once per turn of the loop in which
 	// completions were added. Poll until it returns 0.
 	OnEvent func()
-	// Armed calls OnEvent only when Arm has asked for it, once for each time.
+	// Armed makes the queue call OnEvent once for each Arm, and not otherwise.
 	Armed bool
 }
 

@@ -74,7 +74,7 @@ func TestDomain(t *testing.T) {
 		return release
 	}
 	first, second := register(one), register(two)
-	regions(3, "registered by both") // two are of messages
+	regions(3, "registered by both") // two regions are for messages
 	read(one, 0)
 	read(two, 1)
 

@@ -120,8 +120,8 @@ type fakePD struct {
 	mu  sync.Mutex
 	mrs map[uint32]*fakeMR // by either key
 
-	names  []byte // of the dma-bufs, which no other region can have
-	reuses bool   // regions may get other memory
+	names  []byte // of the dma-bufs: no region can be reused for them
+	reuses bool   // regions can be reregistered
 }
 
 type fakeMR struct {

@@ -140,7 +140,7 @@ func (q *fakeQP) execute(from *fakeQP, w rdma.SendWR) bool {
 	if t := q.conn.net.trace; t != nil {
 		t(w.Op, n, w.RKey)
 	}
-	done() // the NAK, which the end of the connection does not overtake
+	done() // the end of the connection does not overtake the NAK
 	if status != rdma.Success {
 		q.conn.lost(fmt.Errorf("the peer's request failed: %v", status))
 	}

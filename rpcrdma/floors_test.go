@@ -28,7 +28,7 @@ func TestFloors(t *testing.T) {
 			break
 		}
 		clients = append(clients, c)
-		for _, c := range clients { // so that those who have more than their share hear of it
+		for _, c := range clients { // each reply lowers the grant of clients above their share
 			for range 4 {
 				if err := put(c, 10); err != nil {
 					t.Fatal(err)
@@ -94,7 +94,7 @@ func TestSlowClient(t *testing.T) {
 	w := newWorld(t, Config{SlowTimeout: time.Second, ConnMemory: 1})
 	other := w.dial("192.0.2.9", ClientConfig{})
 	r := w.rawUp()
-	r.dev.loop.do(func() { r.conn.QP().(*fakeQP).recvs = nil }) // not one receive
+	r.dev.loop.do(func() { r.conn.QP().(*fakeQP).recvs = nil }) // the client has no receives
 	m := r.region(64<<20, remoteWrite)
 	for i := range uint32(32) {
 		h := &Header{XID: i + 1, Credits: 32, Writes: []Chunk{{Segment{Handle: m.rkey, Length: 1 << 20, Offset: m.Addr()}}}}

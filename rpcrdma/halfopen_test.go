@@ -29,7 +29,7 @@ func (l quietLink) Send(b *wire.Batch) error {
 	for i := range b.D {
 		if p := b.D[i].Payload; l.quiet.Load() && len(p) == 1 && len(p[0]) == madLen &&
 			binary.BigEndian.Uint16(p[0][attrAt:]) == attrRTU {
-			return nil // it comes alone
+			return nil // the RTU is alone in its batch
 		}
 	}
 	return l.Link.Send(b)

@@ -72,7 +72,7 @@ func TestHandover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := rpcrdma.Config{ReadBytes: 64 << 10} // so that calls wait for their data
+	cfg := rpcrdma.Config{ReadBytes: 64 << 10} // so low that calls wait for their data
 	l, err := rpcrdma.Serve(dev, 20049, srv, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestHandover(t *testing.T) {
 		c := dialRoCE(t, at)
 		users := 3
 		if i == 0 {
-			users = 24 // more than what it is granted at first
+			users = 24 // more than the first grant
 		}
 		for j := range users {
 			work.Go(func() {
@@ -143,7 +143,7 @@ func TestHandover(t *testing.T) {
 			}
 			release()
 		}
-		if round == 1 { // that one goes on
+		if round == 1 { // the handover fails, and this Listener continues
 			release()
 			l.Pause(false)
 			dev.PostponeCM(false)
@@ -196,7 +196,7 @@ func TestHandover(t *testing.T) {
 		}
 		doors = append(doors, door)
 		next.Start()
-		dev, l = next, restorer // the one before stands until the test ends, as the process that it was would have ended
+		dev, l = next, restorer // the old device stays paused until the test ends
 	}
 	progress()
 	stop.Store(true)
@@ -212,7 +212,7 @@ func TestHandover(t *testing.T) {
 	if len(l.Conns()) != clients {
 		t.Errorf("connections: %+v", l.Conns())
 	}
-	t.Cleanup(func() { // before the clients, so that nobody waits for them
+	t.Cleanup(func() { // before the clients, so that they do not wait
 		_ = l.Close()
 		srv.Close()
 		_ = dev.Close()

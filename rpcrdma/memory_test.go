@@ -40,7 +40,7 @@ func TestMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		var in []*member
-		var line []*allocation // who waits, as it should be
+		var line []*allocation // the waiting allocations, in the expected order
 		check := func(what string) {
 			t.Helper()
 			var credits, owned, held int
@@ -201,7 +201,7 @@ func TestMemoryIsShort(t *testing.T) {
 			})
 		}
 	}
-	for w.l.Memory().Waiting < clients { // one call of each connection; the others wait behind it
+	for w.l.Memory().Waiting < clients { // one allocation waits for each connection
 		time.Sleep(time.Millisecond)
 	}
 	for _, b := range all {
@@ -352,7 +352,7 @@ func TestThousandConnections(t *testing.T) {
 	if least < floorCredits {
 		t.Errorf("a client has %d credits", least)
 	}
-	for _, c := range clients { // every one of them still has its turn
+	for _, c := range clients { // every client still makes calls
 		if err := put(c, 64<<10); err != nil {
 			t.Fatal(err)
 		}

@@ -50,7 +50,7 @@ func (w *world) raw(responder uint8, private []byte) *rawClient {
 			},
 			Params: rdma.ConnParams{PrivateData: private, ResponderResources: responder},
 			Prepare: func(c rdma.Conn) error {
-				for i := range 400 { // as many replies can come
+				for i := range 400 { // room for as many replies
 					mr, _ := pd.Register(make([]byte, 4096), rdma.LocalWrite)
 					r.bufs = append(r.bufs, mr.Bytes())
 					c.QP().PostRecv([]rdma.RecvWR{{ID: uint64(i), SGL: []rdma.SGE{{Buf: mr.Bytes(), LKey: mr.LKey()}}}})

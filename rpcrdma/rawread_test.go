@@ -114,10 +114,10 @@ func TestReadBytes(t *testing.T) {
 		mu.Unlock()
 	}
 	r := w.rawUp()
-	const calls, n = 8, 5 * 4096 // whole READs, so that what is in flight says how many they are
+	const calls, n = 8, 5 * 4096 // whole READs of 4096 bytes
 	var msgs [][]byte
 	for i := range uint32(calls) {
-		m := r.region(n, rdma.RemoteRead) // of its own, as the reply invalidates it
+		m := r.region(n, rdma.RemoteRead) // one for each call, because the reply invalidates it
 		var e xdr.Encoder
 		rpc.EncodeCall(&e, i+1, testProg, testVers, procPut, nil)
 		e.Uint32(1)

@@ -250,7 +250,7 @@ func FuzzServer(f *testing.F) {
 					return
 				}
 				continue
-			case <-r.gone: // it named memory that is not there
+			case <-r.gone: // the message named memory that does not exist
 			case <-time.After(time.Minute):
 				t.Fatalf("no reply after %x", b)
 			}

@@ -136,7 +136,7 @@ func TestOverPackets(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	for i := 0; l.Stats().MemoryInUse != 0 && i < 6000; i++ { // the last acknowledgements
+	for i := 0; l.Stats().MemoryInUse != 0 && i < 6000; i++ { // the last ACKs
 		time.Sleep(10 * time.Millisecond)
 	}
 	if s := l.Stats(); s.RDMAWriteBytes < 16*size || s.RDMAReadBytes < 16*size || s.MemoryInUse != 0 {
@@ -288,7 +288,7 @@ func TestBorrow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := l.Close(); err != nil { // with calls on their way
+	if err := l.Close(); err != nil { // with calls in flight
 		t.Error(err)
 	}
 	cancel()

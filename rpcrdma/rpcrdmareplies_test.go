@@ -123,7 +123,7 @@ func TestCancel(t *testing.T) {
 	cancel()
 	wg.Wait()
 	again := make(chan error)
-	go func() { again <- put(c, 1) }() // the credits come back with the late replies only
+	go func() { again <- put(c, 1) }() // only the late replies free the credits
 	select {
 	case err := <-again:
 		t.Fatalf("a credit was used twice: %v", err)
@@ -333,7 +333,7 @@ func TestDialErrors(t *testing.T) {
 	}
 	refused := func() uint64 { return full.l.Stats().Errors["rpcrdma_connection_refused"] }
 	for deadline := time.Now().Add(10 * time.Second); refused() == 0 && time.Now().Before(deadline); {
-		runtime.Gosched() // the client may know before it is counted
+		runtime.Gosched() // the client may see the reply before it is counted
 	}
 	if n := refused(); n != 1 {
 		t.Errorf("counted %d refused connections", n)

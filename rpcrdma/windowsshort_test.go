@@ -87,7 +87,7 @@ func TestWindowsShortQueue(t *testing.T) {
 func TestWindowsGivenUp(t *testing.T) {
 	_, at, w := serveEcho(t)
 	c := dialLesser(t, at, rdma.Limits{Windows: true}, ClientConfig{})
-	if err := store(c, nil, 0); err != nil { // whose reply brings credits
+	if err := store(c, nil, 0); err != nil { // the reply grants credits
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -112,7 +112,7 @@ func TestWindowsGivenUp(t *testing.T) {
 	}
 	open := 0
 	for _, win := range wins {
-		if win.mw.Rekey() != 0 { // that of a window that is closed is 0
+		if win.mw.Rekey() != 0 { // a closed window has the key 0
 			open++
 		}
 	}

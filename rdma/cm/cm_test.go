@@ -141,12 +141,12 @@ func (n *network) deliver() {
 				moved = true
 				n.sent++
 				if d.Flow.Dst != testAddr[1-i] {
-					continue // to an address that was forged
+					continue // the address was forged
 				}
 				for n.rnd.Float64() > n.loss {
 					n.m[1-i].Receive(n.now, testAddr[i], testAddr[1-i], append([]byte(nil), d.Payload[0]...))
 					if n.rnd.Float64() > n.loss/2 {
-						break // else once more: a duplicate
+						break // otherwise the datagram is sent twice
 					}
 				}
 			}

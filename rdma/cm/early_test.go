@@ -108,5 +108,5 @@ func TestEnding(t *testing.T) {
 	if err := n.m[1].Listen(20049); err != nil {
 		t.Fatal(err)
 	}
-	n.await(1, ConnRequest) // asked again, it reaches the next
+	n.await(1, ConnRequest) // the repetition reaches the next machine
 }

@@ -179,7 +179,7 @@ func TestForgedREQLeavesConnection(t *testing.T) {
 	if said, happened := l.said(), l.happened(); said != "REP" || happened != "" || l.id.State != Established {
 		t.Fatalf("said %q, events %q, state %v", said, happened, l.id.State)
 	}
-	l.hear(forged.Encode(Header{TID: 2})) // repeated by its sender
+	l.hear(forged.Encode(Header{TID: 2})) // a duplicate
 	if said, happened := l.said(), l.happened(); said != "REP" || happened != "" {
 		t.Errorf("to the REQ again: said %q, events %q", said, happened)
 	}
@@ -312,7 +312,7 @@ func TestRepeatedGoFirst(t *testing.T) {
 		if setup, _ := server.Pending(); setup > 256 {
 			t.Errorf("%d connections are being set up", setup)
 		}
-		send(mine[0]) // which has them accepted
+		send(mine[0]) // makes the machine accept them
 		n.now += queueEvery
 	}
 	if len(server.queue.reqs) != 0 || server.queue.repeated != 0 {

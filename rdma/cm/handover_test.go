@@ -41,7 +41,7 @@ func TestHandover(t *testing.T) {
 		if l.id == nil || l.id.State != Established || l.m.HasWork() || l.m.Deadline() != 0 {
 			t.Fatalf("%+v", l.id)
 		}
-		l.hear(l.req.Encode(Header{TID: 1})) // a late duplicate is known
+		l.hear(l.req.Encode(Header{TID: 1})) // a late duplicate is recognized
 		if l.m.n.Duplicates != 1 {
 			t.Errorf("%+v", *l.m.n)
 		}

@@ -104,10 +104,10 @@ func TestResume(t *testing.T) {
 		_ = n.m[0].Confirm(a[i])
 		n.await(1, ConnEstablished)
 	}
-	n.m[0].Disconnect(n.now, a[0]) // the ledger forgets this one
+	n.m[0].Disconnect(n.now, a[0]) // removes the record from the ledger
 	n.await(1, Disconnected)
-	n.m[0].Forget(a[1])               // the peer forgets this one
-	ledger[0] ^= ledger[LedgerRecord] // no more than a bad record
+	n.m[0].Forget(a[1])               // the peer does not know this one
+	ledger[0] ^= ledger[LedgerRecord] // damages one record
 
 	n.m[1] = next()
 	if got := n.m[1].Resume(n.now); got != 2 {

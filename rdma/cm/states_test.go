@@ -16,7 +16,7 @@ type lone struct {
 	m   *Machine
 	id  *ID
 	now rdma.Time
-	req REQ // of the peer, or nil fields where we asked
+	req REQ // of the peer; zero if this machine sent the REQ
 }
 
 const (

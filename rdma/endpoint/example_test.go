@@ -87,7 +87,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	if err := c.Send(ctx, data, 0, 0); err != nil { // comes after what was written
+	if err := c.Send(ctx, data, 0, 0); err != nil { // arrives after the written data
 		fmt.Println(err)
 		return
 	}

@@ -213,7 +213,7 @@ func BenchmarkMessage(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(64)
 			err := perf.Run(context.Background(), dev, at, o, func(perf.Result) {
-				if first { // it warmed up
+				if first { // to warm up
 					b.ResetTimer()
 					first = false
 				}

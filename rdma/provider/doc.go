@@ -1,5 +1,6 @@
-// Package provider chooses who provides an RDMA device, the stack in user space (rdma/roce) or the
-// host's kernel (rdma/verbs), and opens it. It knows no connection.
+// Package provider chooses the provider of an RDMA device, and opens the device. The provider is
+// the stack in user space (rdma/roce) or the host's kernel (rdma/verbs). The package knows no
+// connection.
 //
 // The choice is explicit, or automatic: a device of the kernel where one that is up has the address
 // and this program can use it, else the stack in user space. Clients and servers choose by the same

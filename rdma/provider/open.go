@@ -72,7 +72,7 @@ func (h *Host) Open(c Config) (rdma.Device, error) {
 // port is the UDP port of RoCEv2.
 const port = 4791
 
-// explain says who has UDP port 4791 if the kernel has it, and what to do.
+// explain adds to the error of a taken port that the kernel has UDP port 4791, and what to do.
 func (h *Host) explain(err error) error {
 	rxe := h.RXE()
 	if !errors.Is(err, syscall.EADDRINUSE) || rxe == "" {

@@ -77,7 +77,7 @@ func host(t *testing.T, available error) *Host {
 			case strings.HasPrefix(s, "10.9."):
 				return netip.Addr{}, syscall.ENETUNREACH
 			}
-			return netip.Addr{}, nil // of this host
+			return netip.Addr{}, nil // an address of this host
 		},
 	}
 }
@@ -90,7 +90,7 @@ func TestChoose(t *testing.T) {
 		available    error
 		want         Kind // none for an error
 		addr, device string
-		says         string // in the reason, the warning or the error
+		says         string // part of the reason, the warning or the error
 	}{
 		{"a card that is up", Auto, "10.0.0.1", nil, Verbs, "", "mlx5_0", "mlx5_0 has the address"},
 		{"its IPv6 address", Auto, "fd00::1", nil, Verbs, "", "mlx5_0", ""},
@@ -179,7 +179,7 @@ func TestChooseFor(t *testing.T) {
 		{Auto, "10.0.0.2", "", Verbs, "10.0.0.1"},
 		{Soft, "10.0.0.2", "", Soft, "10.0.0.1"},
 		{Auto, "10.0.0.2", "10.0.5.1", Soft, "10.0.5.1"},
-		{Auto, "10.0.0.1", "", Verbs, "10.0.0.1"}, // its own
+		{Auto, "10.0.0.1", "", Verbs, "10.0.0.1"}, // the host's own address
 		{Soft, "10.0.0.1", "", Soft, ""},
 		{Auto, "127.0.0.1", "", Soft, ""},
 		{Verbs, "127.0.0.1", "", "", ""},

@@ -88,7 +88,7 @@ func TestTailProbe(t *testing.T) {
 
 // TestTailProbeLoss: any loss is detected while ACKs are delayed.
 func TestTailProbeLoss(t *testing.T) {
-	for lost := range 1 << 4 { // of three messages, and of the tail probe
+	for lost := range 1 << 4 { // bits: which of three messages and the tail probe are lost
 		t.Run(fmt.Sprintf("%04b", lost), func(t *testing.T) {
 			p, s := measured(t)
 			for i := range 3 {
@@ -263,7 +263,7 @@ func TestDelayTimer(t *testing.T) {
 	for _, k := range say(p, s.q) {
 		hear(p, p.s[1].q, k)
 	}
-	p.now += 2 // the ACK is under way
+	p.now += 2 // the ACK is in flight
 	if d := s.q.Deadline(); d <= p.now {
 		s.q.Expire(p.now)
 	}

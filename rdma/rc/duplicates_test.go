@@ -107,8 +107,8 @@ func TestStates(t *testing.T) {
 	for _, c := range []struct {
 		state             rdma.QPState
 		serves            bool
-		sends             bool // what is posted
-		postSend, posting bool // posts are taken
+		sends             bool // posted requests are sent
+		postSend, posting bool // posts are accepted
 	}{
 		{rdma.StateReset, false, false, false, false},
 		{rdma.StateInit, false, false, false, true},
@@ -233,8 +233,8 @@ func TestSyndromeTexts(t *testing.T) {
 func TestTimeoutAsksWithOnePacket(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		acked wire.PSN // by the answer
-		again int      // packets that are sent again then
+		acked wire.PSN // by the peer's answer
+		again int      // packets sent again after it
 	}{
 		{"it has everything", 7 + 59, 0},
 		{"it has the first", 7, windowMin + 1},
@@ -248,7 +248,7 @@ func TestTimeoutAsksWithOnePacket(t *testing.T) {
 			if out := say(p, q); len(out) != 60 {
 				t.Fatalf("%d packets", len(out))
 			}
-			for range 3 { // nothing is heard for a while
+			for range 3 { // nothing arrives for a while
 				p.now = q.Deadline()
 				q.Expire(p.now)
 				if out := say(p, q); len(out) != 1 || out[0].PSN != 7 || !out[0].AckReq {

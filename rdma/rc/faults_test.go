@@ -79,7 +79,7 @@ func TestFatalRequests(t *testing.T) {
 			for i := range a.buf {
 				a.buf[i] = 0xee
 			}
-			first := write(1, a, 0, 0, 0) // no bytes: no key is looked at
+			first := write(1, a, 0, 0, 0) // no bytes: the key is not checked
 			if b.q.attr.Access&rdma.RemoteWrite == 0 {
 				first.Op = rdma.OpLocalInv
 				first.InvRKey = pairKey + 5

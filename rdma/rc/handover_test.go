@@ -25,11 +25,11 @@ type service struct {
 	*pair
 	calls, replies int // sent, arrived
 	served         int
-	posted         int // receives of the server, and those that wait
+	posted         int // receives of the server, with those in kept
 	next           int // receive to be posted
-	reading        int // calls of which the READ is under way
+	reading        int // calls whose READ is in flight
 	held           bool
-	kept           []rdma.WC // receives of the server that wait
+	kept           []rdma.WC // completed receives that are not served yet
 }
 
 func (s *service) receive() {

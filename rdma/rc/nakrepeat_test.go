@@ -16,8 +16,8 @@ import (
 type rxe struct {
 	una, next int // packets acknowledged, and sent
 	total     int
-	retried   bool // a NAK was heeded, and no ACK has come since
-	stuck     bool // for good
+	retried   bool // a NAK had an effect, and no ACK has come since
+	stuck     bool // does not continue any more
 }
 
 // hear handles an ACK or NAK that acknowledges all packets before psn. It returns the packets that

@@ -90,9 +90,9 @@ type pair struct {
 	mix    float64 // reordering
 	bits   float64 // corruption
 	placed int     // packets that were copied while they were checked
-	wrong  int     // of other packets, those that failed the check
+	wrong  int     // other packets with a wrong ICRC
 	delay  rdma.Time
-	stop   bool // a black hole
+	stop   bool // the wire loses everything
 	batch  *wire.Batch
 	packet int
 }

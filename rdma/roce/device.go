@@ -162,8 +162,8 @@ func (d *Device) pathMTU(mtu int) rdma.MTU {
 }
 
 // guid is the CA GUID. It is the same whenever a device is opened on an address of a host, and
-// different on other hosts. A peer tells our connections apart by it, communication IDs and QP
-// numbers; the last two start at random.
+// different on other hosts. A peer distinguishes our connections by GUID, communication ID and QP
+// number. The last two start at random.
 func (d *Device) guid() uint64 {
 	id, err := os.ReadFile("/etc/machine-id")
 	if err != nil || d.addr.IsLoopback() {

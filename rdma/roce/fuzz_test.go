@@ -131,9 +131,9 @@ func FuzzDatagrams(f *testing.F) {
 // Kinds of records: the low bits name the destination, the next bit the sender.
 const (
 	toPeer       = 0 // the queue pair of a connection, whose PSN is filled in
-	toQP         = 1 // the same, as it is
+	toQP         = 1 // the same, with the PSN of the input
 	toCM         = 2 // a MAD
-	toAnyone     = 3 // as it is
+	toAnyone     = 3 // any bytes
 	fromStranger = 4
 	toDatagrams  = 8 // the queue pair is one for datagrams
 )

@@ -21,7 +21,7 @@ type stranger struct {
 
 const (
 	strangerQPN  = 0x51
-	strangerPSN  = 0x1000 // that it has the server begin with
+	strangerPSN  = 0x1000 // the PSN in its REQ
 	strangerComm = 0x77
 )
 

@@ -188,7 +188,7 @@ func TestGuesser(t *testing.T) {
 	}
 	w.net.Advance(w.net.Now() + 11*rdma.Second)
 	for _, d := range w.dev {
-		if err := d.Turn(); err != nil { // for them to know the time
+		if err := d.Turn(); err != nil { // sets the time of the loop
 			t.Fatal(err)
 		}
 	}

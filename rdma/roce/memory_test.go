@@ -31,7 +31,7 @@ func TestKeysEnd(t *testing.T) {
 	buf := make([]byte, 100)
 	const all = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead
 	seen := map[uint32]bool{}
-	for range 3000 { // past the rest of slots
+	for range 3000 { // so often that slots are used again
 		r, err := tab.register(1, buf, all)
 		if err != nil {
 			t.Fatal(err)
@@ -199,7 +199,7 @@ func TestReregister(t *testing.T) {
 		}
 	}
 	seen := map[uint32]bool{}
-	for i := range 3000 { // past the rest of slots
+	for i := range 3000 { // so often that slots are used again
 		key, addr, buf := r.RKey(), r.Addr(), make([]byte, 10+i%5)
 		if seen[key] {
 			t.Fatalf("key %#x again", key)

@@ -59,7 +59,7 @@ func TestPartitions(t *testing.T) {
 		what           string
 		client, server []uint16
 		ask            uint16
-		want           rdma.ConnEventKind // 0: the device refuses itself
+		want           rdma.ConnEventKind // 0: Dial returns an error
 		keys           [2]uint16
 	}{
 		{"the default", []uint16{0xffff}, []uint16{0xffff}, 0, rdma.EventEstablished, [2]uint16{0xffff, 0xffff}},

@@ -18,7 +18,7 @@ func provider(cfg roce.Config) rdmatest.Provider {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = d.Close() }) // some tests have closed it
+		t.Cleanup(func() { _ = d.Close() }) // fails if the test has closed it
 		return d
 	}
 }

@@ -75,8 +75,8 @@ func (q *qp) expire() {
 	q.s.touch(q)
 }
 
-// suspectSegments tells the link that packets of q are lost in the pattern that a network card
-// with wrong segmentation offload makes.
+// suspectSegments reports to the link that packets of q are lost in the pattern of a network card
+// with wrong segmentation offload.
 func (s *shard) suspectSegments(q *qp) {
 	l, ok := s.link.(link.Segmenter)
 	if !ok {

@@ -34,7 +34,7 @@ func (l *segmentLink) Suspect(peer netip.Addr) bool {
 // Send implements link.Link.
 func (l *segmentLink) Send(b *wire.Batch) error {
 	kept := b.D[:0:0]
-	n := 0 // of the run
+	n := 0 // index in the run
 	for i := range b.D {
 		d := &b.D[i]
 		behind := n > 0 && n < 64 && d.Flow.Dst == b.D[i-1].Flow.Dst && wire.DestQPN(d.Hdr) == wire.DestQPN(b.D[i-1].Hdr) &&

@@ -144,7 +144,7 @@ func TestAcksTogether(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 1})
 	w.connect()
 	s, peer := w.side[0], w.side[1]
-	w.run(rdma.Second, func() bool { return false }) // until both have nothing to say
+	w.run(rdma.Second, func() bool { return false }) // until neither side has packets to send
 	turn := func(i int) {
 		t.Helper()
 		if err := w.dev[i].Turn(); err != nil {
@@ -164,7 +164,7 @@ func TestAcksTogether(t *testing.T) {
 		}
 		turn(0)
 		w.net.Advance(w.net.Now() + 10*rdma.Microsecond)
-		turn(1) // with one packet
+		turn(1) // receives one packet
 	}
 	if n := acks() - before; n == 0 || n > writes/4 {
 		t.Errorf("%d acknowledgements of %d packets that came one after the other", n, writes)
@@ -172,7 +172,7 @@ func TestAcksTogether(t *testing.T) {
 	if w.dev[1].Deadline() >= 0 {
 		t.Error("the loop would sleep on what it owes")
 	}
-	turn(1) // without
+	turn(1) // receives nothing
 	w.net.Advance(w.net.Now() + 10*rdma.Microsecond)
 	turn(0)
 	if n := len(s.wcs) - wcs; n != writes {

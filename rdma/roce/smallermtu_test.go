@@ -37,7 +37,7 @@ func TestSmallerMTU(t *testing.T) {
 			return l
 		}
 		if side == 1 {
-			cfg.PathMTUMax = 1024 // the interface is looked at before it is wrapped
+			cfg.PathMTUMax = 1024 // the device reads the MTU before it wraps the link
 		}
 	})
 	w.connect()

@@ -29,7 +29,7 @@ func TestList(t *testing.T) {
 		"rxe0/node_type": "1: CA", "rxe0/parent": "eth0", "rxe0/ports/1/state": "4: ACTIVE",
 		"rxe0/ports/1/link_layer": "Ethernet",
 		"siw0/node_type":          "4: RNIC", "siw0/parent": "eth1",
-		"odd/ports/x/state": "1: DOWN", // nothing is known of it
+		"odd/ports/x/state": "1: DOWN", // without the other files
 	} {
 		sys[class+"/"+name] = &fstest.MapFile{Data: []byte(text + "\n")}
 	}

@@ -42,7 +42,7 @@ func command(t testing.TB, words string) {
 func wire(t *testing.T) {
 	t.Helper()
 	command(t, "ip netns add "+farSpace)
-	t.Cleanup(func() { command(t, "ip netns del "+farSpace) }) // and with it the pair
+	t.Cleanup(func() { command(t, "ip netns del "+farSpace) }) // which removes the veth pair too
 	command(t, "ip link add "+nearLink+" type veth peer name "+farLink+" netns "+farSpace)
 	for _, a := range strings.Fields(nearAddrs) {
 		command(t, "ip addr add "+a+"/24 dev "+nearLink)
@@ -66,7 +66,7 @@ func openFar(t testing.TB, cfg roce.Config) rdma.Device {
 	}
 	got := make(chan result)
 	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine, as nobody else wants it
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		f, err := os.Open("/run/netns/" + farSpace)
 		if err == nil {
 			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)

@@ -81,7 +81,7 @@ func TestDMABufDeviceRemoved(t *testing.T) {
 	command(t, "ip addr add "+addr+"/24 dev "+link)
 	command(t, "ip link set dmabuf1 up")
 	command(t, "ip link set "+link+" up")
-	for range 2 { // what comes back under its name is as good
+	for range 2 { // the new device of the same name works too
 		command(t, "rdma link add "+device+" type rxe netdev "+link)
 		before := rdmatest.DMABufReferences(t, fd)
 		d := openWhenThere(t, addr)
@@ -104,7 +104,7 @@ func TestDMABufDeviceRemoved(t *testing.T) {
 		}
 		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 			if _, err := os.Stat("/sys/class/infiniband/" + device); errors.Is(err, os.ErrNotExist) {
-				break // the kernel tells nothing of devices of this kind
+				break // the kernel sends no event for these devices
 			}
 		}
 		if during := rdmatest.DMABufReferences(t, fd); during <= before {

@@ -52,7 +52,7 @@ type loop struct {
 	handle uint32             // last one given out
 
 	cmReady bool // the connection manager may have events
-	turns   int  // since the epoll descriptor was asked
+	turns   int  // since the epoll descriptor was read
 
 	hot    []*cq                   // may have completions, and are not armed
 	events eventloop.Batch[*cq]    // have new completions

@@ -19,7 +19,7 @@ func TestRefusedDMABuf(t *testing.T) {
 	}{
 		{syscall.EOPNOTSUPP, rdma.ErrUnsupported},      // the driver
 		{syscall.ENOSYS, rdma.ErrUnsupported},          // libibverbs
-		{syscall.EPROTONOSUPPORT, rdma.ErrUnsupported}, // kernels before 5.12, which do not know the request
+		{syscall.EPROTONOSUPPORT, rdma.ErrUnsupported}, // kernels before 5.12
 		{syscall.EINVAL, rdma.ErrInvalidWR},
 		{syscall.EBADF, rdma.ErrInvalidWR},
 		{syscall.ENOMEM, rdma.ErrNoResources},

@@ -60,7 +60,7 @@ func TestKernelPackets(t *testing.T) {
 				t.Fatal("no RoCEv2 packets")
 			}
 			batch := wire.NewBatch(1)
-			var flow wire.Flow // one for all, as a receiver has it
+			var flow wire.Flow // one for all packets, as in a receiver
 			for _, fr := range frames {
 				flow.Src, flow.Dst, flow.SrcPort = fr.Src, fr.Dst, fr.SrcPort
 				var p wire.Packet

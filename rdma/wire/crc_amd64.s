@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// Rows of crcTable, as offsets from its address in DX. Row D has what 16 bytes are multiplied by
-// to get over the D bits behind them.
+// Rows of crcTable, as offsets from its address in DX. Row D has the multipliers that move 16 bytes
+// over the D bits behind them.
 #define by2048 0(DX)
 #define by1024 16(DX)
 #define by512 32(DX)
@@ -11,7 +11,7 @@
 #define barrett 96(DX)
 #define low32 112(DX)
 
-// FOLD takes accumulator a over the bits that k stands for and adds the 16 bytes at m.
+// FOLD moves accumulator a over the bits of row k and adds the 16 bytes at m.
 #define FOLD(k, m, a, t) \
 	VPCLMULQDQ $0x00, k, a, t \
 	VPCLMULQDQ $0x11, k, a, a \

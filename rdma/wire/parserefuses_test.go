@@ -122,7 +122,7 @@ func TestBatch(t *testing.T) {
 	if !b.Full() || b.Room() != 0 {
 		t.Errorf("not full with 3 of 3, room %d", b.Room())
 	}
-	for i, d := range b.D { // what was added later has not run over what was added before
+	for i, d := range b.D { // no datagram has overwritten an earlier one
 		if d.Hdr[11] != byte(i) {
 			t.Errorf("datagram %d has PSN %d", i, d.Hdr[11])
 		}

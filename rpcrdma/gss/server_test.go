@@ -68,7 +68,7 @@ func TestServer(t *testing.T) {
 		s.Find(x.Handle(), now) != nil {
 		t.Error("a context does not expire")
 	}
-	for range 1000 { // one host cannot push out another's
+	for range 1000 { // contexts of one host evict none of another
 		s.Accept(host, []byte("mallory"), now)
 	}
 	if st := s.Stats(); st.Active != 10 || st.Evicted != 990 {
@@ -118,7 +118,7 @@ func TestHalfMade(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	heap := func() uint64 {
 		runtime.GC()
-		runtime.GC() // what is in pools is freed by the second
+		runtime.GC() // the second collection frees what is in pools
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc

@@ -55,7 +55,7 @@ func TestRetransmissions(t *testing.T) {
 		name string
 		ack  bool // of the first reply
 		from func(first *client) *client
-		want bool // the second call is the first, sent again
+		want bool // the second call is a retransmission of the first
 	}{
 		{"on the same connection", true, func(c *client) *client { return c }, true},
 		{"on the same connection, not acknowledged", false, func(c *client) *client { return c }, true},

@@ -139,7 +139,7 @@ func TestXIDReuse(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(26, 1))
 	var r replyCache
 	r.init(1<<20, 1<<30, nil, 0)
-	keys := make([]drcKey, 4) // what they do
+	keys := make([]drcKey, 4) // of the four operations
 	for i := range keys {
 		c := &Call{Prog: 100003, Vers: 3, Proc: 12, Peer: Peer{Addr: netip.MustParseAddrPort("192.0.2.1:1")}}
 		c.Args = xdr.NewDecoder([]byte(fmt.Sprintf("lock%d....", i))[:8])

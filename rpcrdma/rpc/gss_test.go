@@ -32,7 +32,7 @@ type gssRig struct {
 	client *gss.Context
 	seen   Cred // by WHO
 	limit  int  // of the transport for bulk results; 0: none
-	room   int  // for them, as WHO saw it
+	room   int  // for bulk results, in procedure WHO
 }
 
 const (

@@ -105,7 +105,7 @@ func TestDoubtIsHandedOverUntilItIsAnswered(t *testing.T) {
 	for i := range len(mem) / recordLen { // the outcome is lost
 		clear(mem[i*recordLen+replyAt : (i+1)*recordLen])
 	}
-	for range 3 { // crashes, and nobody asks
+	for range 3 { // crashes without a retransmission in between
 		NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: mem}).Close()
 	}
 	s = NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: mem})
@@ -173,7 +173,7 @@ func FuzzJournal(f *testing.F) {
 	j.finish(j.begin(&drcEntry{key: drcKey{xid: 1}}, BootTime(), []byte("note")), []byte("reply"))
 	f.Add(bytes.Clone(mem), uint16(3))
 	f.Fuzz(func(t *testing.T, b []byte, flip uint16) {
-		for i := range len(b) / recordLen { // good checksums reach further
+		for i := range len(b) / recordLen { // valid checksums, so that more code is tested
 			r := b[i*recordLen:][:recordLen]
 			seq := binary.BigEndian.Uint64(r[recSeq:])
 			if flip&1 != 0 {

@@ -13,7 +13,7 @@ import (
 // cutReader is a stream that stops after some bytes.
 type cutReader struct {
 	b     []byte
-	left  int // until it stands
+	left  int // bytes until it stops
 	stood bool
 }
 

@@ -60,7 +60,7 @@ func TestSnapshot(t *testing.T) {
 			case n < 9:
 				at := rnd.IntN(len(order))
 				x := order[at]
-				order = append(slices.Delete(order, at, at+1), x) // asked for last
+				order = append(slices.Delete(order, at, at+1), x) // used last
 				before := runs
 				if r := send(t, s, fmt.Sprintf("192.0.2.1:%d", 1+rnd.IntN(100)), call(x, testProg, 2, procOnce, x)); !bytes.Equal(r,
 					replies[x]) || runs != before {

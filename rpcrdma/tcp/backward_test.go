@@ -98,7 +98,7 @@ func TestCallsBack(t *testing.T) {
 			xid = rpc.ReplyXID(b)
 		}
 	}
-	answer(xid + 1) // nobody asked
+	answer(xid + 1) // to no call
 	answer(xid)
 	end(nil)
 	if n := srv.Stats().Errors["rpc_not_a_call"]; n != 1 {

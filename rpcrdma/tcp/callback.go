@@ -114,9 +114,9 @@ func (o *CallbackDialer) Conns() int {
 // not connect, and the Caller need not be closed.
 func (o *CallbackDialer) To(addr netip.AddrPort) rpc.Caller { return o.to(callbackTo{addr: addr}, nil) }
 
-// ToSecured is To for calls with RPCSEC_GSS. who names the protection and the user: the same
-// address and who give the same Caller. secure adds RPCSEC_GSS to a connection. Calls on what it
-// returns may wait, for example for a context.
+// ToSecured is To for calls with RPCSEC_GSS. The string who names the protection and the user. The
+// same address and the same who give the same Caller. secure adds RPCSEC_GSS to a connection. Its
+// calls may wait, for example for a context.
 func (o *CallbackDialer) ToSecured(addr netip.AddrPort, who string, secure func(rpc.Client) rpc.Client) rpc.Caller {
 	return o.to(callbackTo{addr, who}, secure)
 }

@@ -129,7 +129,7 @@ func TestOutward(t *testing.T) {
 // Close.
 func TestOutwardFails(t *testing.T) {
 	p := newOutwardPeer(t)
-	l, err := net.Listen("tcp", "127.0.0.9:0") // where no other peer is
+	l, err := net.Listen("tcp", "127.0.0.9:0") // an address that no other peer has
 	if err != nil {
 		t.Fatal(err)
 	}

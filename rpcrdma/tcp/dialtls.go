@@ -69,7 +69,8 @@ type TLSError struct {
 	Err  error
 }
 
-// Error says who refused: the server has no TLS, the server refuses us, or we refuse the server.
+// Error says which side refused: the server has no TLS, the server refuses us, or we refuse the
+// server.
 func (e *TLSError) Error() string {
 	if errors.Is(e.Err, rpc.ErrNoTLS) {
 		return fmt.Sprintf("%s does not offer TLS, and nothing is sent to it without", e.Peer)

@@ -58,7 +58,7 @@ func TestNeverReads(t *testing.T) {
 		defer close(sent)
 		for {
 			if _, err := c.Write(msg); err != nil {
-				return // the server is gone
+				return // the server has closed the connection
 			}
 		}
 	}()

@@ -181,7 +181,7 @@ func TestHandover(t *testing.T) {
 		if !found {
 			t.Fatalf("connections: %+v", second.Conns())
 		}
-		first = second // the one before stands still until the test ends
+		first = second // the old Listener stays paused until the test ends
 	}
 }
 

@@ -90,7 +90,7 @@ func TestAnswersOfOthers(t *testing.T) {
 		if err != nil || n != want {
 			t.Fatalf("execution %d, want %d: %v", n, want, err)
 		}
-		if again, err := once(a); err != nil || again != n { // on the same connection it is the same call
+		if again, err := once(a); err != nil || again != n { // a retransmission
 			t.Errorf("sent again: execution %d: %v", again, err)
 		}
 		acknowledged(t, s)
@@ -155,7 +155,7 @@ func (c *brokenWrites) Write([]byte) (int, error) {
 
 func (c *brokenWrites) Read(b []byte) (int, error) {
 	<-c.wrote
-	time.Sleep(10 * time.Millisecond) // longer than it would take to give up
+	time.Sleep(10 * time.Millisecond) // longer than the client takes to fail
 	if c.ended.Load() {
 		return 0, net.ErrClosed
 	}

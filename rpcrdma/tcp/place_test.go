@@ -136,7 +136,7 @@ func TestGivenUpWhilePlaced(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- b.c.Call(ctx, &rpc.Request{Prog: 1, Vers: 1, Proc: 1, Dst: dst}) }()
 			m := reply(b.call(), func(e *xdr.Encoder) { e.Opaque(pattern(len(dst))) })
-			if _, err := b.Write(m[:50_000]); err != nil { // a pipe: it was read, but for what is buffered
+			if _, err := b.Write(m[:50_000]); err != nil { // the client reads from the pipe at once
 				t.Fatal(err)
 			}
 			var want error
@@ -154,7 +154,7 @@ func TestGivenUpWhilePlaced(t *testing.T) {
 			if err == nil || want != nil && !errors.Is(err, want) {
 				t.Fatalf("%v instead of %v", err, want)
 			}
-			clear(dst) // the race detector watches
+			clear(dst) // a late write would be a data race
 			if how != "cancelled" {
 				return
 			}

@@ -24,7 +24,7 @@ func TestShutdown(t *testing.T) {
 		}}},
 	}}})
 	start := func() (*Listener, *Client, chan error) {
-		l, err := net.Listen("tcp", "127.0.0.9:0") // to which nobody connects from there
+		l, err := net.Listen("tcp", "127.0.0.9:0") // no client has this address
 		if err != nil {
 			t.Fatal(err)
 		}

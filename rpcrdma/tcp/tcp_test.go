@@ -54,7 +54,7 @@ func serve(t *testing.T, cfg Config) (*Listener, string, chan struct{}) {
 	t.Cleanup(func() {
 		select {
 		case <-release:
-		default: // the test has failed before, and Close waits for the calls
+		default: // after a failure, so that Close does not wait for ever
 			close(release)
 		}
 		s.Close()

@@ -127,7 +127,7 @@ func TestTLS(t *testing.T) {
 			t.Error(n, err)
 		}
 	}
-	if err := echo(dial(t, addr), procEcho, pattern(1000)); err != nil { // others go on without
+	if err := echo(dial(t, addr), procEcho, pattern(1000)); err != nil { // without TLS
 		t.Error(err)
 	}
 	if n := s.Counters(); n.TLSProbes != 1 || n.TLSHandshakes != 1 || n.TLSMutual != 0 || len(n.Failed()) != 0 {
@@ -322,7 +322,7 @@ func TestProbe(t *testing.T) {
 		if bytes.Contains(tc.want, []byte("STARTTLS")) {
 			continue
 		}
-		r.send(record(6, 0, 2, prog, 1, 0, 0, 0, 0, 0)) // the connection goes on as it was
+		r.send(record(6, 0, 2, prog, 1, 0, 0, 0, 0, 0)) // the connection continues in cleartext
 		if got := r.reply(); rpc.ReplyXID(got) != 6 {
 			t.Errorf("%s: %x", tc.about, got)
 		}

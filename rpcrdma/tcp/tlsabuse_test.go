@@ -57,7 +57,7 @@ func TestOrder(t *testing.T) {
 	if b, err := rpc.ReadRecord(tc, nil, 100); err != nil || rpc.ReplyXID(b) != 7 {
 		t.Errorf("%x %v", b, err)
 	}
-	if err := tc.CloseWrite(); err != nil { // the alert of the end is answered by one
+	if err := tc.CloseWrite(); err != nil { // the server answers a closing alert by one
 		t.Fatal(err)
 	}
 	if _, err := tc.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
@@ -159,7 +159,7 @@ func TestHalfOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_, _ = c.Write(probe(5, 0)) // who was refused may hear of it here
+		_, _ = c.Write(probe(5, 0)) // a refused connection may fail here
 	}
 	until(t, "end of all", func() bool {
 		n := s.Counters()
@@ -235,7 +235,7 @@ func TestCallsBackByTLS(t *testing.T) {
 		RootCAs: pool, ServerName: hostName, NextProtos: []string{ALPN},
 		MinVersion: tls.VersionTLS13,
 	})
-	if err := tc.HandshakeContext(t.Context()); err != nil { // a call in between would be garbage to it
+	if err := tc.HandshakeContext(t.Context()); err != nil { // no call comes first
 		t.Fatal(err)
 	}
 	if b, err := rpc.ReadRecord(tc, nil, 1000); err != nil || rpc.IsReply(b) {

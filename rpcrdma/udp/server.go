@@ -24,7 +24,7 @@ const MaxMessage = 8800
 // headMin is the length of a call up to its procedure, in bytes.
 const headMin = 24
 
-// Config says what a Listener serves, and to whom.
+// Config says what a Listener serves, and which hosts may call.
 type Config struct {
 	// Route returns the server of a procedure, or nil if the call gets no answer.
 	Route func(prog, vers, proc uint32) *rpc.Server
@@ -78,7 +78,7 @@ type Listener struct {
 // until Reply, and is in free otherwise.
 type call struct {
 	rpc.Call
-	in    [MaxMessage + 1]byte // one more byte tells that a datagram was longer
+	in    [MaxMessage + 1]byte // the last byte shows that a datagram was longer
 	n     int
 	out   []byte
 	local local

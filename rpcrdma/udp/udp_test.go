@@ -184,7 +184,7 @@ func TestNoAmplifier(t *testing.T) {
 	if n := r.Counters(); n.Malformed != 4 || n.Unanswered != 1 {
 		t.Errorf("counted %+v", n)
 	}
-	if n := asked.Load(); n != 5+1 { // the five NULL, and the one that is not routed
+	if n := asked.Load(); n != 5+1 { // five NULL calls, and the call that is not routed
 		t.Errorf("asked %d times whether a host may call", n)
 	}
 	const head, errorLen = 24, 24

@@ -163,7 +163,7 @@ func TestNoAllocs(t *testing.T) {
 func TestTooBig(t *testing.T) {
 	a := opened(t, Config{Addr: netip.MustParseAddr("127.91.2.3")})
 	b := opened(t, Config{Addr: netip.MustParseAddr("127.91.2.4")})
-	a.mtu = 1500 // what the error names
+	a.mtu = 1500 // the MTU in the error
 	f := &wire.Flow{Src: a.LocalAddr(), Dst: b.LocalAddr()}
 	batch, rx := wire.NewBatch(8), link.NewRx(8, 1<<16)
 	big := make([]byte, 65500) // no IP packet holds it with its headers

@@ -18,7 +18,7 @@ func TestWakeAfterClose(t *testing.T) {
 	}
 	w := &waiter{event: eventfd()}
 	was := w.event
-	_ = w.close() // says that there is no file
+	_ = w.close() // returns an error: there is no file
 	other := eventfd()
 	defer func() { _ = unix.Close(other) }()
 	if other != was {

@@ -24,7 +24,7 @@ func TestDataIsNoFrame(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	data := make([]byte, 64)
-	copy(data, []byte{0x20, 0x01, 0, 0, 0x48, 0x89, 0x94, 0x24}) // a CGMP frame of 36 groups, which do not follow
+	copy(data, []byte{0x20, 0x01, 0, 0, 0x48, 0x89, 0x94, 0x24}) // CGMP of 36 groups
 	src, dst := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	p := wire.Packet{Op: wire.WriteMiddle, PKey: wire.DefaultPKey, DestQPN: 5, PSN: 7}
 	hdr := wire.AppendHeaders(nil, &p)
