@@ -27,8 +27,8 @@ const magic = 0x72705246 // "rpRF"
 // The body follows the head (lengths in bytes in parentheses):
 //
 //	request   REQ    a = operation, b = flags
-//	                 8 run (8)        20 depth (2)      24 address (8)    36 zero (8)
-//	                16 size (4)       22 queue pairs (2) 32 R_Key (4)
+//	                 8 run (8)        20 depth (2)        24 address (8)    36 zero (8)
+//	                16 size (4)       22 queue pairs (2)  32 R_Key (4)
 //	reply     REP    8 size (4)       20 R_Key (4)      28 duration in ms (4)
 //	                12 address (8)    24 idle ms (4)    32 zero (4)
 //	message   SEND   a = kind

@@ -23,10 +23,14 @@
 //
 // # Where to begin
 //
-// The files follow the specification: requester.go sends our requests, completer.go handles
-// the responses to them (IBTA 9.7.6), responder.go serves the peer's requests (9.7.4, 9.7.5).
-// deadlines.go has the retransmission timer, window.go, pace.go, rate.go and ecn.go the congestion
-// control, nakrepeat.go a workaround for peers that stop.
+// The files follow the specification:
+//
+//	requester.go                sends our requests
+//	completer.go                handles the responses to our requests (IBTA 9.7.6)
+//	responder.go                serves the peer's requests (9.7.4, 9.7.5)
+//	deadlines.go                the retransmission timer
+//	window, pace, rate, ecn.go  congestion control
+//	nakrepeat.go                a workaround for peers that stop
 //
 // # Memory
 //

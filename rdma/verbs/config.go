@@ -26,8 +26,8 @@ type Config struct {
 	// completions before it sleeps, for as long as a sleep costs: 50 to 200 µs. It polls for a
 	// shorter time if that finds no completions.
 	NoSpin bool
-	// OnFailure, if set, gets the record of each connection that ended badly and of each
-	// request that was refused, on a loop and after the last event.
+	// OnFailure, if set, gets the record of each connection that ended badly and of each refused
+	// request. It is called on a loop, after the last event.
 	OnFailure func(Record)
 	// BusyPoll makes loops poll for completions all the time while they have queue pairs, as
 	// perftest does. Each loop then takes a processor. BusyPoll overrides NoSpin.

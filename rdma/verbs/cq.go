@@ -15,8 +15,8 @@ import (
 //
 // There are two kinds. If the user does not arm the queue, the loop polls the device and moves the
 // completions into ring, which grows with the number of posted requests. If the user arms the queue
-// (manual), Poll polls the device; ring then has only what a resize, or a request that did not
-// reach the device, has left there.
+// (manual), Poll polls the device. ring then has only the completions that a resize has left there,
+// and those of requests that did not reach the device.
 //
 //	                       Armed is false                    Armed is true (manual)
 //	completions wait in    ring                              the device

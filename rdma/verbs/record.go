@@ -25,8 +25,9 @@ type Record struct {
 	// RDMA_CM_EVENT_DISCONNECTED, with its status; empty if there was none.
 	Event       string
 	EventStatus int
-	// Async is the last asynchronous event of the queue pair, or of the device and its port while
-	// the connection was there, such as IBV_EVENT_PORT_ERR, at AsyncAt; empty if there was none.
+	// Async is the last asynchronous event during the connection, such as IBV_EVENT_PORT_ERR, of
+	// the queue pair, the device or its port. AsyncAt is its time. Async is empty if there was
+	// none.
 	Async   string
 	AsyncAt rdma.Time
 

@@ -42,7 +42,8 @@ func (f AuthFlavor) String() string {
 func (f AuthFlavor) GSS() bool { return f >= AuthKrb5 && f <= AuthKrb5p }
 
 // Cred is the decoded credential of a call. A procedure sees AUTH_NONE, AUTH_SYS or a pseudo flavor
-// of RPCSEC_GSS, whose UID, GID and Groups are those of the user that Principal is on this host.
+// of RPCSEC_GSS. With a pseudo flavor UID, GID and Groups are those of the user of this host whom
+// Principal is mapped to.
 type Cred struct {
 	Flavor AuthFlavor
 	// Principal is the verified Kerberos principal with its realm. Unmapped: no user of this host is

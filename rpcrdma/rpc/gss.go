@@ -184,8 +184,8 @@ func (s *Server) establish(c *Call) {
 	c.send(false)
 }
 
-// send passes the reply in Res to the transport. The reply to a call of RPCSEC_GSS gets its
-// verifier, if it was accepted, and its results are protected, if it was successful (RFC 2203
+// send passes the reply in Res to the transport. An accepted reply to a call of RPCSEC_GSS gets its
+// verifier. If the call was successful, its results are protected (RFC 2203 section 5.3.3.2).
 // section 5.3.3.2).
 func (c *Call) send(drop bool) {
 	const (

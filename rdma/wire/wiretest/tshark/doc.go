@@ -1,6 +1,6 @@
-// Package tshark has Wireshark's dissectors, an implementation that shares nothing with ours, read
-// captures of RPC-over-RDMA, and reports what they find wrong. It knows nothing of the programs
-// that made the captures.
+// Package tshark runs Wireshark's dissectors on captures of RPC-over-RDMA, and reports what they
+// find wrong. The dissectors are an implementation that shares nothing with ours. The package knows
+// nothing of the programs that made the captures.
 //
 // Dissectors have bugs of their own, and complain about packets that are right. So the complaints
 // are compared with those about the Linux kernel's own packets. A complaint that tshark also makes

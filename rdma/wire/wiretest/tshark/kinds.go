@@ -188,8 +188,8 @@ func dissect(ctx context.Context, pcap, filter string, fields ...string) ([][][]
 	return lines, err
 }
 
-// Callbacks counts the calls of NFS version 4's callback program, other than NULL, in
-// the RoCE packets of a capture, and their replies, each XID once.
+// Callbacks counts the calls of NFS version 4's callback program in the RoCE packets of a capture,
+// except NULL, and their replies. Each XID counts once.
 func Callbacks(ctx context.Context, pcap string) (calls, replies int, err error) {
 	const program, compound = 0x40000000, 1
 	lines, err := dissect(ctx, pcap,
