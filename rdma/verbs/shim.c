@@ -15,8 +15,8 @@
 #undef ibv_reg_mr
 #undef ibv_query_port
 
-// The functions of the libraries that are used. Posting and polling are not among them, because they
-// are in the table of operations of the device's context.
+// The functions of the libraries that are used. Posting and polling are not among them, because
+// they are in the table of operations of the device's context.
 #define VERBS(f) \
 	f(ibv_query_device) f(ibv_close_device) f(ibv_alloc_pd) f(ibv_dealloc_pd) f(ibv_reg_mr) f(ibv_dereg_mr) \
 	f(ibv_create_comp_channel) f(ibv_destroy_comp_channel) f(ibv_create_cq) f(ibv_resize_cq) f(ibv_destroy_cq) \
@@ -103,12 +103,12 @@ int rs_resync(void)
 	return 0;
 }
 
-// chunk is the number of requests in one chain. A longer list is posted as several chains. The caller
-// has checked that all of it fits the queue.
+// chunk is the number of requests in one chain. A longer list is posted as several chains. The
+// caller has checked that all of it fits the queue.
 enum { chunk = 64 };
 
-// posted returns the errno of a failed post. Libraries return it as a positive number, as they should,
-// as a negative one (libsiw), or in errno.
+// posted returns the errno of a failed post. Libraries return it as a positive number, as they
+// should, as a negative one (libsiw), or in errno.
 static int posted(int err)
 {
 	if (err > 0)

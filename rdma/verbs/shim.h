@@ -11,12 +11,12 @@
 #include <rdma/rdma_cma.h>
 #include <stdint.h>
 
-// rs_load loads the libraries that are not loaded. It returns NULL, or the error of the loader. Only
-// one thread at a time may call rs_load or rs_unload_cm.
+// rs_load loads the libraries that are not loaded. It returns NULL, or the error of the loader.
+// Only one thread at a time may call rs_load or rs_unload_cm.
 const char *rs_load(void);
 
-// librdmacm opens a context for each device and never closes it, also when the kernel waits for that
-// to remove the device. So these functions close contexts:
+// librdmacm opens a context for each device and never closes it, also when the kernel waits for
+// that to remove the device. So these functions close contexts:
 //
 // no device is open       rs_close_device closes each context, and rs_unload_cm unloads the library
 // another one is open     rs_abandon_device replaces the descriptors of the context of the removed
@@ -25,7 +25,7 @@ const char *rs_load(void);
 void rs_unload_cm(void);
 int rs_close_device(struct ibv_context *ctx);
 void rs_abandon_device(struct ibv_context *ctx);
-int rs_being_removed(struct ibv_context *ctx); // the kernel removes the file of the device before it waits
+int rs_being_removed(struct ibv_context *ctx); // the file of the device is gone
 int rs_resync(void);
 
 struct rs_send {
@@ -108,8 +108,8 @@ struct rs_qp_init {
 	int type; // IBV_QPT_*
 	int send_wr, recv_wr, send_sge, recv_sge, inline_data;
 };
-// rs_create_qp makes a queue pair, for id if that is not NULL. It sets inline_data to the value that
-// the device has granted.
+// rs_create_qp makes a queue pair, for id if that is not NULL. It sets inline_data to the value
+// that the device has granted.
 struct ibv_qp *rs_create_qp(struct rdma_cm_id *id, struct rs_qp_init *init);
 int rs_destroy_qp(struct rdma_cm_id *id, struct ibv_qp *qp);
 int rs_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
