@@ -39,7 +39,7 @@ const (
 	ACLOther    ACLTag = 0x20
 )
 
-// ACLEntry is an entry. ID counts for ACLUser and ACLGroup alone.
+// ACLEntry is an entry. ID is used with the tags ACLUser and ACLGroup only.
 type ACLEntry struct {
 	Tag  ACLTag
 	Perm uint16 // MayRead, MayWrite, MayExec
@@ -61,9 +61,9 @@ func ACLOfMode(mode uint32) ACL {
 	}
 }
 
-// Check returns ErrInval unless the entries are owner, users, group, groups, mask and
-// other, in this order: those of the owner, group and others once, and a mask once
-// where there are users or groups by number.
+// Check returns ErrInval unless the entries are owner, users, group, groups, mask and other, in
+// this order. Owner, group and other have one entry each. There is at most one mask, and exactly
+// one if there are users or groups by number.
 func (l ACL) Check() error {
 	var last ACLTag
 	var seen ACLTag
@@ -95,11 +95,11 @@ func (l ACL) has(tag ACLTag) bool {
 	return slices.ContainsFunc(l, func(e ACLEntry) bool { return e.Tag == tag })
 }
 
-// Minimal reports whether a mode says all that the ACL does.
+// Minimal reports whether a mode can express the ACL.
 func (l ACL) Minimal() bool { return !l.has(ACLUser) && !l.has(ACLGroup) && !l.has(ACLMask) }
 
-// classOf is how far the mode bits of an entry are shifted; ok is false for one that has none
-// there.
+// classOf returns the position in the mode of the three bits that an entry determines. ok is false
+// if the entry determines no bits of the mode.
 func (l ACL) classOf(tag ACLTag) (shift int, ok bool) {
 	switch tag {
 	case ACLUserObj:
@@ -135,8 +135,8 @@ func (l ACL) WithMode(mode uint32) ACL {
 	return l
 }
 
-// may reports whether an object with this access ACL and the attributes a grants c all of want. c
-// is not privileged.
+// may reports whether an object with this access ACL and the attributes a grants c all bits of
+// want. c is not privileged.
 func (l ACL) may(c *Cred, a *Attr, want uint32) bool {
 	mask := uint32(7)
 	for _, e := range l {
@@ -174,15 +174,19 @@ func (l ACL) may(c *Cred, a *Attr, want uint32) bool {
 	return false
 }
 
-// The form that Linux gives and takes as an extended attribute: a version, then
-// entries of a tag, permissions and an ID, all little-endian.
+// The extended attribute in which Linux stores an ACL (linux/posix_acl_xattr.h), little-endian:
+//
+//	 0           4       6        8      12
+//	+-----------+-------+--------+------+-----+
+//	| version 2 | tag   | perm   | ID   | ... |   tag, perm and ID for each entry
+//	+-----------+-------+--------+------+-----+
 const (
 	aclXattrVersion = 2
 	aclXattrHead    = 4
 	aclXattrEntry   = 8
 )
 
-// AppendXattr appends the form of an extended attribute.
+// AppendXattr appends the ACL as an extended attribute.
 func (l ACL) AppendXattr(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, aclXattrVersion)
 	for _, e := range l {
@@ -197,7 +201,7 @@ func (l ACL) AppendXattr(b []byte) []byte {
 	return b
 }
 
-// ParseACL reads the form of an extended attribute. One without entries is nil.
+// ParseACL decodes an extended attribute. It returns nil if the attribute has no entries.
 func ParseACL(b []byte) (ACL, error) {
 	if len(b) < aclXattrHead || (len(b)-aclXattrHead)%aclXattrEntry != 0 ||
 		binary.LittleEndian.Uint32(b) != aclXattrVersion {

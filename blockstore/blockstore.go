@@ -153,8 +153,8 @@ const (
 )
 
 // Note is a value that the caller of ReadDir derives from an entry's handle, such as its MAC. A
-// store may cache it. It then returns it in the entry when it returns the same handle again. It
-// is used during emit only.
+// store may cache the note and return it in a later entry with the same handle. The caller uses the
+// note during emit only.
 type Note struct {
 	Made bool
 	For  uint32 // tells apart notes that were derived in different ways
@@ -192,15 +192,15 @@ type Limits struct {
 	BlockSize uint32
 	// Clones says that files can share blocks.
 	Clones bool
-	// Quotas says that there are quotas of users; see there.
+	// Quotas says that there are quotas of users; see type Quotas.
 	Quotas bool
 	// Xattrs says that objects can have extended attributes.
 	Xattrs bool
-	// ACLs says that the store has POSIX ACLs; see there.
+	// ACLs says that the store has POSIX ACLs; see type ACLs.
 	ACLs bool
-	// Births says that the store knows when objects were made; see there.
+	// Births says that the store knows when objects were made; see type Births.
 	Births bool
-	// Labels says that the store keeps security labels; see there.
+	// Labels says that the store has security labels; see type Labels.
 	Labels bool
 }
 
@@ -227,9 +227,9 @@ type FS interface {
 	FSID() uint64
 
 	GetAttr(c *Cred, h Handle) (Attr, error)
-	// SetAttr changes attributes. guard, if not nil, must equal the object's
-	// ctime or the call fails with ErrNotSync. With nothing to change it makes earlier changes of
-	// the object stable, those of an earlier process included.
+	// SetAttr changes attributes. guard, if not nil, must equal the object's ctime or the call
+	// fails with ErrNotSync. If s changes nothing, SetAttr makes earlier changes of the object
+	// stable, also those that an earlier process made.
 	SetAttr(c *Cred, h Handle, s *SetAttr, guard *time.Time) (Wcc, error)
 	Lookup(c *Cred, dir Handle, name string) (Handle, Attr, error)
 	// Access returns which of the wanted access bits are granted.

@@ -18,17 +18,21 @@
 // A store may implement more than FS. The protocols look for these interfaces:
 //
 //   - Extents: holes, allocation, copies and clones within the store (SEEK, ALLOCATE, COPY, CLONE)
+//   - Siblings: copies from another store (COPY)
 //   - Xattrs: extended attributes; Limits.Xattrs says whether they work
 //   - ACLs: POSIX access control lists; Limits.ACLs says whether they work
 //   - Quotas: the space that a user may still use; Limits.Quotas says whether there are any
+//   - ProjectQuotas: the space that a directory may still use
 //   - Births: when objects were made; Limits.Births says whether it is known
 //   - Labels: security labels, as those of SELinux; Limits.Labels says whether they work
 //   - Advises: reads data before a client asks for it (IO_ADVISE)
 //   - Mapper: lends the memory of the page cache, so that a READ needs no copy
 //   - NowaitWriter: writes on the event loop of a connection, if they need not wait
+//   - NowaitAttr: attributes on the event loop, if they are in memory
 //   - Pinner: files that are open stay after their last name is removed
 //   - HostLocker: byte-range locks that programs of the host see, or other clients of a cluster
-//   - Leaser: reports when these open a file, for delegations
+//   - Leaser: reports when a program of the host, or another client of a cluster, opens a file, for
+//     delegations
 //   - DirWatcher: reports when others change a directory, for delegations
 //
 // The daemon calls each store through a gate, which forwards these interfaces one by one

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// ExclusiveAttr returns the times in which a store can keep the verifier of an exclusive create,
-// half of it each, where a retry finds it (RFC 1813 section 3.3.8).
+// ExclusiveAttr returns the atime and the mtime of a file that an exclusive create made. Each
+// stores half of the verifier, so that a retry finds the verifier (RFC 1813 section 3.3.8).
 func ExclusiveAttr(verf [8]byte) *SetAttr {
 	return &SetAttr{
 		AtimeHow: TimeClient, Atime: timeOfHalf(binary.BigEndian.Uint32(verf[4:])),

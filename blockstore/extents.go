@@ -24,8 +24,8 @@ type Extents interface {
 
 // Siblings is optional: a store that copies data from the files of another store by itself.
 type Siblings interface {
-	// CopyFrom is Copy from a file of another store, which the caller reads as reader. It returns
-	// ErrXDev if the data of the two stores is not in one place, or ErrNotSupp.
+	// CopyFrom is Copy from a file of another store. The permission to read is that of reader. It
+	// returns ErrXDev if the two stores do not share the place of their data, or ErrNotSupp.
 	CopyFrom(c *Cred, other FS, reader *Cred, from Handle, fromOff uint64, to Handle, toOff, n uint64) (uint64, error)
 }
 

@@ -25,9 +25,9 @@ const (
 // NameMax is the longest name of one component in bytes, in every store here.
 const NameMax = 255
 
-// CheckName says whether name can be made, removed or renamed as a directory
-// entry. FS methods trust their callers with most of it, but not with memory
-// outside the export: a store checks again.
+// CheckName returns an error if name cannot be an entry of a directory that is made, removed or
+// renamed. The callers of a store have checked the name already. A store checks it again, because a
+// name such as ".." would lead out of the export.
 func CheckName(name string) error {
 	switch {
 	case name == "" || name == "." || name == "..":
@@ -44,7 +44,7 @@ func CheckName(name string) error {
 // itself (nil) or an unsquashed root.
 func (c *Cred) Privileged() bool { return c == nil || c.UID == 0 }
 
-// Owns says whether c is the owner of an object, or above owners.
+// Owns says whether c is the owner of an object, or is privileged.
 func (c *Cred) Owns(a *Attr) bool { return c.Privileged() || c.UID == a.UID }
 
 // InGroup says whether gid is c's group or one of its supplementary groups.
@@ -55,9 +55,10 @@ func (c *Cred) InGroup(gid uint32) bool {
 	return slices.Contains(c.Groups, gid)
 }
 
-// May says whether mode, owner and group of a grant c all of want, by the
-// rules of the Linux kernel: the first class that fits decides, by a's ACL if it
-// has one, and root needs somebody's execute bit to execute what is not a directory.
+// May says whether an object with the attributes a grants c all bits of want, by the rules of the
+// Linux kernel. The ACL decides if there is one, else the mode, by the first class that c is in:
+// owner, group, others. Root may do everything, but may execute a file only if at least one class
+// may.
 func (c *Cred) May(a *Attr, want uint32) bool {
 	if c.Privileged() {
 		return want&MayExec == 0 || a.Type == TypeDir || a.Mode&modeAnyX != 0
@@ -75,10 +76,11 @@ func (c *Cred) May(a *Attr, want uint32) bool {
 	return bits&want == want
 }
 
-// MayReadData says whether c may READ the file. Besides the read bit, the
-// owner always may, because the client checked at open and the mode may have
-// changed since, and so may whoever may execute the file: a client has to read
-// what it runs. Both are what the Linux NFS server grants.
+// MayReadData says whether c may READ the file. Read permission suffices. Two more users may, as on
+// the Linux NFS server:
+//
+//   - the owner: the client has checked the mode at open, and the mode may have changed since
+//   - a user who may execute the file: the client has to read a program that it runs
 func (c *Cred) MayReadData(a *Attr) bool {
 	return c.Owns(a) || c.May(a, MayRead) || c.May(a, MayExec)
 }
@@ -87,8 +89,8 @@ func (c *Cred) MayReadData(a *Attr) bool {
 // always may (see MayReadData).
 func (c *Cred) MayWriteData(a *Attr) bool { return c.Owns(a) || c.May(a, MayWrite) }
 
-// MayDelete says whether c may take the entry for victim out of dir: ErrAccess
-// without write and search permission, ErrPerm if the sticky bit protects it.
+// MayDelete returns nil if c may remove the entry of victim from dir. It returns ErrAccess if c has
+// no write and search permission, and ErrPerm if the sticky bit of dir protects the entry.
 func (c *Cred) MayDelete(dir, victim *Attr) error {
 	if !c.May(dir, MayWrite|MayExec) {
 		return ErrAccess
@@ -99,8 +101,8 @@ func (c *Cred) MayDelete(dir, victim *Attr) error {
 	return nil
 }
 
-// AccessBits returns which of the NFS access bits in want c has on a, by mode
-// bits alone. The owner override of MayReadData is not part of ACCESS.
+// AccessBits returns which of the NFS access bits in want c has on a, as May decides. The
+// exceptions of MayReadData are not part of ACCESS.
 func (c *Cred) AccessBits(a *Attr, want uint32) uint32 {
 	var got uint32
 	grant := func(bits, need uint32) {
@@ -119,12 +121,15 @@ func (c *Cred) AccessBits(a *Attr, want uint32) uint32 {
 	return got
 }
 
-// PrepareSetAttr checks that c may make the changes of s to an object with
-// attributes a, and returns what is to be done: a change of mode is dropped for
-// a symlink and loses the set-group-ID bit where c is not in the group; changing
-// the owner together with the mode loses the set-ID bits, as on the Linux NFS
-// server. Write permission is by mode bits; a store with ACLs passes mayWrite,
-// which replaces that check.
+// PrepareSetAttr checks that c may make the changes of s to an object with the attributes a. It
+// returns the changes that the store has to make. They differ from s as on the Linux NFS server:
+//
+//   - the mode of a symbolic link stays
+//   - a new mode has no set-group-ID bit if c is not in the group
+//   - a change of the owner together with the mode clears the set-ID bits
+//
+// The owner always has write permission. mayWrite reports whether another user has it; if mayWrite
+// is nil, the mode or a.ACL decides.
 func (c *Cred) PrepareSetAttr(a *Attr, s *SetAttr, mayWrite func() bool) (SetAttr, error) {
 	out := *s
 	canWrite := func() bool {
@@ -147,7 +152,7 @@ func (c *Cred) PrepareSetAttr(a *Attr, s *SetAttr, mayWrite func() bool) (SetAtt
 			out.Size = nil
 		}
 	}
-	out.Grow = false // a is of now: the store changes the size or does not
+	out.Grow = false // a is current, so Size alone says whether the store changes the size
 	if (out.AtimeHow == TimeClient || out.MtimeHow == TimeClient) && !c.Owns(a) {
 		return out, ErrPerm
 	}
@@ -183,9 +188,9 @@ func (c *Cred) PrepareSetAttr(a *Attr, s *SetAttr, mayWrite func() bool) (SetAtt
 	return out, nil
 }
 
-// DropSetID returns mode without set-user-ID, and without set-group-ID where
-// that means set-group-ID and not mandatory locking: what a write or a change
-// of owner by the unprivileged does to a file.
+// DropSetID returns the mode of a file after a write or a change of the owner by an unprivileged
+// user: without set-user-ID, and without set-group-ID if the group may execute the file. Without
+// that permission the bit means mandatory locking, and stays.
 func DropSetID(mode uint32) uint32 {
 	mode &^= ModeSetUID
 	if mode&modeXGroup != 0 {
@@ -194,10 +199,10 @@ func DropSetID(mode uint32) uint32 {
 	return mode
 }
 
-// InheritMode returns the mode and group of a new object made by c in dir: a
-// set-group-ID directory gives its group to all and its bit to directories;
-// a new directory has no set-ID bits of its own; and nobody makes a
-// set-group-ID executable of a group that is not theirs.
+// InheritMode returns the mode and group of a new object that c makes in dir. If dir has the
+// set-group-ID bit, the object gets the group of dir, and a new directory gets the bit too. A new
+// directory has no other set-ID bits. A file that its group may execute has the set-group-ID bit
+// only if c is in the group, or is privileged.
 func (c *Cred) InheritMode(dir *Attr, typ FileType, mode, gid uint32) (uint32, uint32) {
 	mode &= modeAll
 	if typ == TypeDir {

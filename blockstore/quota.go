@@ -8,8 +8,8 @@ type Quotas interface {
 
 // ProjectQuotas is optional: a store whose directories can be in projects with quotas.
 type ProjectQuotas interface {
-	// ProjectQuota returns the quota of the project of a directory, in whose quota new files in it
-	// count. It is the zero Quota if there is none.
+	// ProjectQuota returns the quota of the project of a directory: new files in the directory
+	// count against this quota. It returns the zero Quota if there is none.
 	ProjectQuota(dir Handle) (Quota, error)
 }
 

@@ -15,10 +15,10 @@ import (
 // suffix is added to the name of a file that is set aside.
 const suffix = ".damaged"
 
-// Open opens the database in the file path, which is made if it is not there. A damaged file
-// is renamed to path with ".damaged" at its end, in the place of an older one, and an empty
-// database is opened instead; damage then says what was wrong, and what was in it is lost. All of
-// the database is read once. The errors are those of bbolt.Open.
+// Open opens the database in the file path. It makes the file if there is none. Open reads the
+// whole database once. If the file is damaged, Open renames it to path with ".damaged" at its end,
+// replaces an older file of that name, and opens an empty database. damage then says what was
+// wrong. err is an error of the system or of bbolt.Open.
 func Open(path string, opts *bbolt.Options) (db *bbolt.DB, damage, err error) {
 	damage, err = inspect(path, opts)
 	if err != nil {
@@ -33,7 +33,8 @@ func Open(path string, opts *bbolt.Options) (db *bbolt.DB, damage, err error) {
 	return db, damage, err
 }
 
-// inspect reads all of a database. An error that is not damage says that it could not.
+// inspect reads all of a database. damage says what is wrong with the database, err why inspect
+// could not read it.
 func inspect(path string, opts *bbolt.Options) (damage, err error) {
 	fi, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && fi.Size() == 0 {
@@ -42,8 +43,8 @@ func inspect(path string, opts *bbolt.Options) (damage, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// What is mapped and not in the file is a fault, which is a panic here; so is much of
-	// what bbolt finds where it should not be.
+	// A read of a mapped page behind the end of the file is a fault. SetPanicOnFault makes a panic
+	// of it. bbolt itself panics at much of what it does not expect in the file.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
@@ -53,14 +54,15 @@ func inspect(path string, opts *bbolt.Options) (damage, err error) {
 	probe := *opts
 	probe.ReadOnly = true
 	db, err := bbolt.Open(path, 0o600, &probe)
-	var failed syscall.Errno // what the system says is not about what stands in the file
+	var failed syscall.Errno // an error of a system call says nothing about the contents
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout), errors.As(err, &failed):
 		return nil, err
 	case err != nil:
 		return fmt.Errorf("%s is damaged: %w", path, err), nil
 	}
-	// A fault inside the transaction leaves that open; Close would wait for it.
+	// After a fault the transaction stays open, and db is not closed: Close would wait for the
+	// transaction.
 	tx, err := db.Begin(false)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())

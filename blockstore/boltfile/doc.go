@@ -3,7 +3,7 @@
 // SIGBUS or a panic, at once or at a later read. The package knows nothing of what a database
 // contains.
 //
-// Begin reading at Open. It may be called from any goroutine, for one file by one at a time.
+// Begin reading at Open. Any goroutine may call it. Only one at a time may open the same file.
 //
 //	db, damage, err := boltfile.Open("places.db", &bbolt.Options{Timeout: time.Second})
 //	if damage != nil {

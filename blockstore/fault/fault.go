@@ -9,7 +9,7 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// Op names a method of blockstore.FS to a rule.
+// Op is a set of methods of a store, one bit for each. A Rule names the methods that it applies to.
 type Op uint32
 
 // Methods, to be combined with |.
@@ -39,18 +39,18 @@ const (
 	Any Op = 1<<iota - 1
 )
 
-// Rule says what happens to some calls of some methods. The first rule that
-// applies to a call decides; a rule applies with probability P.
+// Rule is a fault. A rule applies to a call of one of its methods with probability P. If several
+// rules apply to a call, only the first one has an effect.
 type Rule struct {
 	Ops Op
 	P   float64 // 0 to 1
-	// Delay is waited before the call, for a random part of it.
+	// Delay bounds the wait before the call. Each wait is a random part of Delay.
 	Delay time.Duration
-	// Err is returned instead of making the call. With After the call is made
-	// first and its results are lost, as by a crash before the answer.
+	// Err is the error of the call. Without After the store is not called. With After the store
+	// executes the call, and its results are lost, as in a crash before the reply.
 	Err   error
 	After bool
-	// Short cuts reads and writes to a random part, at least one byte.
+	// Short makes a read or write transfer a random part of its bytes, at least one byte.
 	Short bool
 }
 
@@ -79,7 +79,8 @@ func (f *FS) Set(rules ...Rule) { f.rules.Store(&rules) }
 // Faults returns how many calls a rule applied to.
 func (f *FS) Faults() uint64 { return f.count.Load() }
 
-// before picks the rule of a call and does what comes before it.
+// before chooses the rule for a call, waits for its delay, and returns the error that replaces the
+// call.
 func (f *FS) before(op Op) (rule Rule, err error) {
 	for _, r := range *f.rules.Load() {
 		if r.Ops&op == 0 || f.float() >= r.P {
@@ -97,7 +98,7 @@ func (f *FS) before(op Op) (rule Rule, err error) {
 	return rule, nil
 }
 
-// after is the error of a call that was made.
+// after returns the error to report for a call that the store has executed.
 func (r *Rule) after(err error) error {
 	if r.After && r.Err != nil {
 		return r.Err
@@ -118,7 +119,7 @@ func (f *FS) cut(r *Rule, p []byte) []byte {
 	return p[:1+int(f.float()*float64(len(p)-1))]
 }
 
-// one, two and three make a call of a store that has so many results beside its error, with faults.
+// one, two and three call the store, with faults. Their names count the results beside the error.
 func one[A any](f *FS, op Op, call func(*Rule) (A, error)) (a A, err error) {
 	r, err := f.before(op)
 	if err == nil {

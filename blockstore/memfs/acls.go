@@ -8,15 +8,16 @@ import (
 
 var _ blockstore.ACLs = (*FS)(nil)
 
-// aclCost is what an ACL counts, and aclEntryCost each entry of it, in bytes. aclMax is the
-// longest, as in the file systems of the host, where it is an extended attribute.
+// aclCost and aclEntryCost are the bytes that an ACL and each of its entries count against
+// Options.MaxBytes. aclMax bounds the bytes of an ACL. The file systems of the host have the same
+// bound for an ACL, because it is an extended attribute there.
 const (
 	aclCost      = 64
 	aclEntryCost = 8
 	aclMax       = 64 << 10
 )
 
-// aclBytes is what an ACL counts.
+// aclBytes returns the bytes that an ACL counts against Options.MaxBytes.
 func aclBytes(l *blockstore.ACL) uint64 {
 	if l == nil {
 		return 0
@@ -33,8 +34,8 @@ func (n *inode) setMode(mode uint32) {
 	}
 }
 
-// inheritACL gives a new object the default ACL of its directory, less what its mode
-// does not have.
+// inheritACL gives a new object the default ACL of its directory, without the permissions that the
+// mode of the object does not have (acl(5)).
 func (f *FS) inheritACL(d, n *inode) error {
 	if d.inherit == nil || n.attr.Type == blockstore.TypeLnk {
 		return nil

@@ -4,7 +4,7 @@ import "github.com/rstored/rstored/blockstore"
 
 var _ blockstore.Extents = (*FS)(nil)
 
-// copyMax bounds one Copy in bytes: it holds the lock of the store.
+// copyMax bounds one Copy in bytes, because Copy holds the lock of the store.
 const copyMax = 4 << 20
 
 // Seek finds data and holes by the pages that are there.
@@ -103,12 +103,12 @@ func (f *FS) changed(c *blockstore.Cred, n *inode) {
 	n.hasVerf = false
 }
 
-// allocStep is how much Allocate makes at a time in bytes. It releases the lock of the store in
-// between.
+// allocStep is the number of bytes that Allocate allocates before it releases the lock of the store
+// for other calls.
 const allocStep = 4 << 20
 
-// allocMax bounds one Allocate in bytes: it allocates the memory, and does not only reserve it
-// as a disk does.
+// allocMax bounds one Allocate in bytes: Allocate occupies memory at once, where a disk only
+// reserves blocks.
 const allocMax = 1 << 30
 
 // Allocate makes the pages of a range.

@@ -99,7 +99,7 @@ func (f *FS) FSID() uint64 { return f.fsid }
 // Verifier is constant: no data is lost before the process ends.
 func (f *FS) Verifier() [8]byte { return f.verf }
 
-// Close does nothing; the store may be used on.
+// Close does nothing. The store stays usable.
 func (f *FS) Close() error { return nil }
 
 // Limits returns the static properties of the store.
@@ -180,8 +180,7 @@ func (f *FS) now() time.Time {
 	return time.Unix(0, t)
 }
 
-// charge counts n more bytes against Options.MaxBytes, or fails. mu is held, as for all that
-// follows.
+// charge counts n more bytes against Options.MaxBytes, or fails. mu is held.
 func (f *FS) charge(n uint64) error {
 	if n > f.opts.MaxBytes || f.used > f.opts.MaxBytes-n {
 		return blockstore.ErrNoSpace
@@ -202,7 +201,7 @@ func (f *FS) newInode(typ blockstore.FileType, mode, uid, gid uint32) *inode {
 	return n
 }
 
-// drop removes a name of n, and frees n after the last one.
+// drop removes a name of n, and frees n if that was the last name. mu is held.
 func (f *FS) drop(n *inode, now time.Time) {
 	n.attr.NLink--
 	n.attr.Ctime = now

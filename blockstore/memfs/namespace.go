@@ -55,8 +55,9 @@ func (f *FS) ReadLink(c *blockstore.Cred, h blockstore.Handle) (string, error) {
 	return n.target, nil
 }
 
-// create is what all creates share: it runs do with the lock held, which returns the object of
-// name in d. refused, if not nil, is an error of the arguments.
+// create is the common part of all creates. It checks the directory and the name, and calls do with
+// the lock held. do returns the object of name in d. refused, if not nil, is the error of an
+// argument that the caller has found.
 func (f *FS) create(c *blockstore.Cred, dir blockstore.Handle, name string, refused error,
 	do func(d *inode) (*inode, error),
 ) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
@@ -127,7 +128,7 @@ func (f *FS) checkExisting(c *blockstore.Cred, n *inode, mode blockstore.CreateM
 	return nil
 }
 
-// make adds a new object to d, checking what every kind of create checks.
+// make adds a new object to d, after the checks that all creates have in common. mu is held.
 func (f *FS) make(c *blockstore.Cred, d *inode, name string, typ blockstore.FileType, s *blockstore.SetAttr) (*inode,
 	error,
 ) {
@@ -168,8 +169,8 @@ func (f *FS) make(c *blockstore.Cred, d *inode, name string, typ blockstore.File
 		n.parent = d.attr.FileID
 		d.attr.NLink++
 	}
-	// The mode is set; owners are for root alone to give away, and a client
-	// that sends its own idea of them is not refused for it.
+	// newInode has set the mode. Only root may choose the owner and the group. If another user
+	// sends them, they are ignored, and the create succeeds.
 	rest := *s
 	rest.Mode = nil
 	if !c.Privileged() {

@@ -95,7 +95,7 @@ func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 	return w, err
 }
 
-// updateOwned is update of the object of h by its owner, or by root.
+// updateOwned is update of the object of h. It fails with ErrPerm unless c is the owner or root.
 func (f *FS) updateOwned(c *blockstore.Cred, h blockstore.Handle, w *blockstore.Wcc,
 	change func(o *object) (changed bool, err error),
 ) error {
@@ -115,8 +115,9 @@ func (f *FS) updateOwned(c *blockstore.Cred, h blockstore.Handle, w *blockstore.
 	})
 }
 
-// decidingACL returns the ACL that decides about c on o, where the server and not the kernel
-// decides. If the ACL cannot be read the mode decides.
+// decidingACL returns the ACL by which the server checks the permission of c on o. It returns nil
+// if the kernel checks permission, or if the mode decides: the object has no ACL, or none that can
+// be read.
 func (f *FS) decidingACL(c *blockstore.Cred, o *object) *blockstore.ACL {
 	if f.who.on || c.Privileged() {
 		return nil

@@ -194,7 +194,7 @@ func (c *cache) pin(o *object) bool {
 	return true
 }
 
-// unpin ends that.
+// unpin undoes pin.
 func (c *cache) unpin(o *object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

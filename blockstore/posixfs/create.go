@@ -67,8 +67,8 @@ func (f *FS) create(k *creation, dir blockstore.Handle, do func() (o *object, ma
 	return o.h, a, k.w, err
 }
 
-// begin checks what can be checked before an object is created. canMake is an error if no object
-// can be created, although one that exists can be returned.
+// begin makes the checks that come before the creation. If err is nil and canMake is not, no object
+// can be created, but the caller may return an object that exists.
 func (f *FS) begin(k *creation) (canMake error, err error) {
 	if err := k.d.stat(&k.dst); err != nil {
 		return nil, err
@@ -111,8 +111,8 @@ func (f *FS) begin(k *creation) (canMake error, err error) {
 	return nil, nil
 }
 
-// finish gives a new object what the call that created it could not: the bits of the mode that a
-// umask removed, the owner (for root only), and the times.
+// finish sets the attributes of a new object that the system call which created it could not set:
+// the bits of the mode that a umask removed, the owner (for root only), and the times.
 func (f *FS) finish(k *creation, o *object) error {
 	a, err := o.attr()
 	if err != nil {

@@ -19,9 +19,9 @@ func (f *FS) SetDirect(on bool) { f.direct.Store(on && !f.inMemory) }
 // goesDirect reports whether a transfer of n bytes is for readDirect or writeDirect.
 func (f *FS) goesDirect(n int) bool { return n >= directMin && f.direct.Load() }
 
-// span returns the part of p, which is at off in the file, that can be transferred directly. It
-// has whole pages, so that no page of the cache has bytes of it and others. It is empty if it
-// would be shorter than directMin.
+// span returns the part p[from:to] that can be transferred past the page cache; p is at off in the
+// file. The part consists of whole pages, so that no page is transferred half directly and half
+// through the cache. It is empty if it would be shorter than directMin.
 func span(p []byte, off uint64, align, memAlign uint32) (from, to int) {
 	if align == 0 || memAlign == 0 || align&(align-1) != 0 {
 		return 0, 0

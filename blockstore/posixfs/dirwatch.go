@@ -14,8 +14,8 @@ import (
 var _ blockstore.DirWatcher = (*FS)(nil)
 
 // fanotify(7) reports changes of directories, with the process that made them. Changes by this
-// process are its own clients', and are left out. One group of the kernel serves all stores. An
-// event names the directory by its filesystem and handle:
+// process are changes by clients of the server, and are ignored. All stores share one fanotify
+// group. An event names the directory by its filesystem and handle:
 //
 //	 0           4   5   6    8       16    20    24
 //	+-----------+---+---+----+--------+-----+-----+
@@ -87,7 +87,7 @@ func (d *dirWatcher) run(f *os.File) {
 	}
 }
 
-// events serves what one read has returned.
+// events handles the events that one read has returned.
 func (d *dirWatcher) events(b []byte, self int32) {
 	e := binary.NativeEndian
 	for len(b) >= dirEventHead {
@@ -107,7 +107,7 @@ func (d *dirWatcher) events(b []byte, self int32) {
 	}
 }
 
-// event serves the records of one event.
+// event handles the records of one event.
 func (d *dirWatcher) event(b []byte) {
 	e := binary.NativeEndian
 	for len(b) >= dirFIDHead {
@@ -205,8 +205,8 @@ func (f *FS) unwatch(h blockstore.Handle, key string) {
 	}
 }
 
-// add enters a watch, and calls mark if it is the first one of its directory. If mark fails nothing
-// is entered.
+// add registers a watch. It calls mark for the first watch of a directory. If mark fails, add
+// registers nothing.
 func (d *dirWatcher) add(key string, w *dirWatch, mark func() error) error {
 	d.marks.Lock()
 	defer d.marks.Unlock()

@@ -26,7 +26,8 @@ type fsType struct {
 	maxFileSize uint64 // 0: that of the kernel
 }
 
-// fsTypes are the types by the magic number of statfs(2). Of others nothing is assumed.
+// fsTypes are the types by the magic number of statfs(2). A type that is not here has the zero
+// fsType, with which the store makes no assumptions.
 var fsTypes = map[uint32]fsType{
 	// ext2 and ext3 have the same magic number.
 	unix.EXT4_SUPER_MAGIC: {

@@ -11,11 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The layout of a handle:
+// The layout of a handle. kind is that of the identity, len the length of the identity in bytes:
 //
-//	0        kind of the identity (2 bits), length of the identity (6 bits)
-//	1..4     tag of the export
-//	5..      identity
+//	 0            1        5
+//	+------+-----+--------+------------------+
+//	| kind | len | tag of | identity         |
+//	| 2 b  | 6 b | export | (len bytes)      |
+//	+------+-----+--------+------------------+
+//
+//	identity of kindKernel           identity of kindBirth, big-endian
+//	 0      1                         0              8            16        20
+//	+------+-----------------+       +--------------+------------+---------+
+//	| type | f_handle of the |       | inode number | seconds of | nano-   |
+//	|      | filesystem      |       |              | birth time | seconds |
+//	+------+-----------------+       +--------------+------------+---------+
 //
 // The identity alone names the object, so that a handle is valid after a crash without anything
 // stored. The tag distinguishes exports: the number of an export can stand for another
@@ -44,7 +53,8 @@ const (
 	_ = uint(1<<lenBits - 1 - identMax)
 )
 
-// sealed was the first byte of handles of earlier versions, which had a MAC of their own.
+// sealed is the first byte of handles that earlier versions of rstored made. Those handles had a
+// MAC of their own.
 const sealed = 1
 
 const birthLen = 8 + 8 + 4

@@ -120,10 +120,10 @@ func (f *FS) Handover() (data []byte, files []*os.File, err error) {
 
 var errHandover = errors.New("what was handed over of the open files is damaged")
 
-// Restore continues in a store that was just opened what another process has handed over. The
-// caller claims each lease again by Lease before Settle; broken is called at once if a program
-// waits for the lease. The caller closes the files. After an error the store cannot be used and
-// must not be closed: it ends with the process.
+// Restore takes over the state of another process's store. The store was just opened. Before Settle
+// the caller calls Lease again for each lease. If a program already waits for such a lease, the
+// store calls broken at once. The caller closes the files. After an error the store must not be
+// used or closed: it ends with the process.
 func (f *FS) Restore(data []byte, files []*os.File) error {
 	var in handedOver
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&in); err != nil {
@@ -259,8 +259,8 @@ func (f *FS) restoreLease(o *object, fd int, x *handedObject) error {
 	return o.lease.redirect()
 }
 
-// redirect makes the kernel signal a break of the lease to this process, with this descriptor.
-// Another process has set the lease, or its signals went there.
+// redirect makes the kernel signal a break of the lease to this process, with l.fd. Before, the
+// signals went to the other process of the handover.
 func (l *lease) redirect() error {
 	if err := l.own(); err != nil {
 		return err
@@ -274,8 +274,8 @@ func (l *lease) redirect() error {
 	return nil
 }
 
-// lateBreak is the break of a lease that no call of Lease has claimed yet, so that its callback
-// is not known.
+// lateBreak stores the break of a restored lease until a call of Lease claims the lease and brings
+// the callback.
 type lateBreak struct {
 	mu       sync.Mutex
 	occurred bool
@@ -292,7 +292,8 @@ func (b *lateBreak) occur() {
 	}
 }
 
-// claim sets the callback, if it is not set, and calls it if the lease was broken before.
+// claim sets the callback if there is none yet. If the lease is already broken, claim then calls
+// the callback.
 func (b *lateBreak) claim(broken func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -24,7 +24,8 @@ func (d *dirent) statx(dir int, sx *unix.Statx_t) unix.Errno {
 	}
 }
 
-// statx is dirent.statx. On a filesystem in memory, which never waits, it goes past the Go runtime.
+// statx is dirent.statx. On a filesystem in memory the call never waits, so statx bypasses the Go
+// scheduler (RawSyscall6).
 func (f *FS) statx(dir int, e *listed, sx *unix.Statx_t) unix.Errno {
 	if !f.inMemory {
 		return e.dirent.statx(dir, sx)
@@ -38,7 +39,7 @@ func (f *FS) statx(dir int, e *listed, sx *unix.Statx_t) unix.Errno {
 }
 
 // ours reports whether the object of a statx is on the mount of the export. Files of an overlay
-// have the device numbers of their layers, so that only the mount tells there.
+// have the device numbers of their layers, so on an overlay the mount ID alone decides.
 func (f *FS) ours(sx *unix.Statx_t) bool {
 	known := sx.Mask&unix.STATX_MNT_ID != 0 && f.mountID != 0
 	if known && f.layered {

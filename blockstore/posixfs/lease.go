@@ -46,8 +46,8 @@ type lease struct {
 	// notified: broken was called.
 	notified atomic.Bool
 
-	// Of a lease that another process has handed over: users that have not claimed it yet (openMu),
-	// and a break in the meantime.
+	// For a lease that another process has handed over: unclaimed counts the users that have not
+	// yet called Lease (openMu guards it), late has a break of the lease in that time.
 	unclaimed int
 	late      *lateBreak
 }

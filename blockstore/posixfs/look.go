@@ -24,8 +24,8 @@ const (
 	helpersMax = 3
 )
 
-// batch is a run of entries whose attributes are being looked up, by the goroutine of the
-// listing and those that help it.
+// batch is a run of entries whose attributes are being looked up, by the goroutine of the listing
+// and by its helpers.
 type batch struct {
 	mu   sync.Mutex
 	nth  int // its number in the listing
@@ -36,8 +36,8 @@ type batch struct {
 	done chan struct{}
 }
 
-// job is a batch to help with. When a helper receives it, b may already be used for a later
-// batch; nth tells.
+// job is a batch for a helper. When the helper receives the job, b may already be reused for a
+// later batch: then nth is not b.nth.
 type job struct {
 	b   *batch
 	nth int
@@ -60,8 +60,8 @@ type looker struct {
 	nth     int         // batches so far
 	size    int         // of the last one
 	scan    []byte      // records that are not in a batch yet
-	then    int         // buffers of s.then that are
-	at      int         // the place of scan in the listing before
+	then    int         // number of buffers of s.then that are in a batch or in scan
+	at      int         // the place of scan in the cached listing
 
 	helpers int
 	work    chan job
@@ -209,7 +209,7 @@ func (b *batch) look(l *looker, nth int) {
 	}
 }
 
-// finish looks up the entries that no other goroutine has taken, and waits for the rest.
+// finish looks up the entries that no other goroutine has taken, and waits for the other entries.
 func (b *batch) finish(l *looker) {
 	b.look(l, b.nth)
 	for b.left.Load() != 0 {

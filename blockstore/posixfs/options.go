@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Mechanism forces one way of doing a thing where Open would choose by what
-// the process may do.
+// Mechanism says whether the kernel or the server does a task. With Auto, Open chooses by the
+// privileges of the process.
 type Mechanism uint8
 
 // Mechanisms.
 const (
-	// Auto uses the kernel where permitted, else the server.
+	// Auto uses the kernel if the process may do so, else the server.
 	Auto Mechanism = iota
-	// Kernel insists on the kernel's way and makes Open fail without it.
+	// Kernel uses the kernel. Open fails if the process may not do so.
 	Kernel
-	// Server uses the server's own way although the kernel's may be there.
+	// Server uses the server, also if the process may use the kernel.
 	Server
 )
 
@@ -41,8 +41,8 @@ type Options struct {
 	OpenFiles int
 	// Files are the descriptors that stores of the process share. nil: the store has all of them.
 	Files *Files
-	// SearchEntries bounds the search for one object that a program of the host has moved. 0 means
-	// 1<<20. It is not used with open_by_handle_at.
+	// SearchEntries bounds the entries that a search reads for one object which a program of the
+	// host has moved. 0 means 1<<20. With open_by_handle_at there is no search.
 	SearchEntries int
 	// Identity is how permission is checked: Kernel takes the identity of the client's user, Server
 	// compares mode bits.

@@ -117,7 +117,8 @@ func (f *FS) mayWrite(c *blockstore.Cred, o *object, st *unix.Stat_t) bool {
 	return c.Privileged() || c.UID == st.Uid || f.may(c, o, st, blockstore.MayWrite)
 }
 
-// checkDir checks permission on a directory, where the server and not the kernel enforces it.
+// checkDir checks permission on a directory if the server enforces permissions. If the kernel does,
+// checkDir returns nil.
 func (f *FS) checkDir(c *blockstore.Cred, o *object, want uint32) error {
 	if f.who.on || c.Privileged() {
 		return nil

@@ -91,10 +91,11 @@ func (f *FS) Pin(h blockstore.Handle) error {
 	if err := o.statFile(&st); err != nil {
 		return err
 	}
-	// If the last name is removed from here on, the descriptor keeps the inode, and add makes the
+	// From here on the descriptor retains the inode if the last name is removed, and add makes the
 	// handle valid again.
 	//
-	// Not a duplicate of o.path, which may be open for writing and so conflict with leases.
+	// The descriptor is not a duplicate of o.path: o.path may be open for writing, and its
+	// duplicate would conflict with leases.
 	fd, err := again(func() (int, error) { return unix.Open(procPath(o.path), unix.O_PATH|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return mapErr(err)

@@ -202,7 +202,7 @@ func (p *projects) join(d *os.File, x fsxattr, inherited bool) error {
 	return nil
 }
 
-// free chooses the number of a project that nothing is in.
+// free chooses a project number that no file or directory has.
 func (p *projects) free(d *os.File) (uint32, error) {
 	var s unix.Stat_t
 	if err := unix.Fstat(int(d.Fd()), &s); err != nil {

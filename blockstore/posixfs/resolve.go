@@ -96,8 +96,8 @@ func (f *FS) above(id *ident, fd int) bool {
 	return met
 }
 
-// climb walks up from a directory. root says that it came to the root, met that it came to the
-// directory id before or there.
+// climb walks up from a directory. root says that it has reached the root of the export. met says
+// that it has passed the directory id, which may be the first directory or the root.
 func (f *FS) climb(fd int, id *ident) (root, met bool, err error) {
 	cur, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

@@ -39,10 +39,10 @@ func (s *syncs) failures() uint64 {
 	return s.failed
 }
 
-// do returns when a sync has ended that began after do was called. It returns the error of that
-// sync, or of another one that has failed since the count of failures was since. all asks for
-// all attributes (fsync), not only those that are needed to find the data (fdatasync). alone
-// says that the sync covered no other caller.
+// do returns when a sync has ended that began after do was called. since is the count of failures
+// before the caller changed the object. If any sync has failed since, do returns an error. all asks
+// for all attributes (fsync), not only for those that are needed to find the data (fdatasync).
+// alone says that the sync covered no other caller.
 func (s *syncs) do(all bool, since uint64, sync func(all bool) error) (alone bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

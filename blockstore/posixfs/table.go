@@ -154,6 +154,13 @@ func (t *byTable) known(id *ident) (place, bool) {
 	return place{}, false
 }
 
+// encodePlace returns a place as the table stores it, with the object's identity as its key:
+//
+//	 0     1      2
+//	+-----+------+-------------+------+
+//	| len | kind | identity of | name |   len counts kind and identity
+//	|     |      | the parent  |      |
+//	+-----+------+-------------+------+
 func encodePlace(p *place) []byte {
 	b := append([]byte{1 + p.parent.n}, p.parent.bytes()...)
 	return append(b, p.name...)

@@ -52,9 +52,9 @@ func (t identityThread) run() {
 	}
 }
 
-// makers are threads that create objects with a umask of 0. The mode in a request is final, but the
-// umask of the process belongs to the program. Threads share a umask if they were made with
-// CLONE_FS.
+// makers are threads that create objects with a umask of 0, because the client has already applied
+// its umask to the mode in a request. The store must not change the umask of the process. Each
+// maker has a umask of its own: it calls unshare(CLONE_FS).
 type makers struct {
 	work chan func()
 	quit chan struct{}
@@ -117,8 +117,8 @@ func (m *makers) as(k *caller, c *blockstore.Cred, fn func() error) error {
 
 func (m *makers) stop() { close(m.quit) }
 
-// processUmask returns the umask of the process. umask(2) could only replace it, for a moment,
-// in all threads.
+// processUmask returns the umask of the process. It does not call umask(2), which returns the umask
+// only while it replaces it for all threads.
 func processUmask() uint32 {
 	// This thread has the umask of the process. The first thread may be a maker, so that
 	// /proc/self/status could show another one.

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// windowSize is the size in bytes of what is mapped at once, at multiples of it.
+	// windowSize is the size of a window in bytes. A window begins at a multiple of it in the file.
 	windowSize = 4 << 20
 	// windowsTotal bounds the windows of all stores: a process has 65,530 mappings at most
 	// (vm.max_map_count), and needs some for itself.

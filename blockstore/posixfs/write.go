@@ -7,8 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WriteAt writes p, and syncs as how says. No other operation of this server is between the
-// attributes before and after; a program of the host may write the file in between.
+// WriteAt writes p, and makes it stable as how says:
+//
+//	FileSync   fsync has returned: data, and all attributes
+//	DataSync   fdatasync has returned: data, and the attributes that are needed to find it
+//	Unstable   the data is in the page cache
+//
+// With Options.Async no level syncs. No other operation of this server comes between the attributes
+// before and after; a program of the host may write the file in between.
 //
 // The count of failed syncs is read before the write, so that a failure meanwhile fails this
 // call too; see syncs.
@@ -169,7 +175,7 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 	} else {
 		o.after(w)
 	}
-	return n, mapErr(err) // ENOSPC and EDQUOT are here; a delayed allocation reports them to the sync
+	return n, mapErr(err) // ENOSPC and EDQUOT come here, or at the sync if it allocates
 }
 
 // pwriteAs is pwrite as the client's user, so that the kernel removes the set-ID bits. It is a

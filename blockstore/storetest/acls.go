@@ -57,10 +57,10 @@ func testACLs(e *env) {
 		e.wantNot(get(h, blockstore.ACLAccess) != nil || get(h, blockstore.ACLDefault) != nil, "an ACL from the start")
 		set(h, blockstore.ACLAccess, full)
 		is(h, blockstore.ACLAccess, full)
-		mode(h, 0o764) // the mask is in the place of the group
+		mode(h, 0o764) // the bits of the group are those of the mask
 		e.chmod(nil, h, 0o751)
 		is(h, blockstore.ACLAccess, aclOf(7, users, 5, groups, 5, 1))
-		set(h, blockstore.ACLAccess, blockstore.ACLOfMode(0o640)) // is no ACL
+		set(h, blockstore.ACLAccess, blockstore.ACLOfMode(0o640)) // the mode can express this ACL
 		e.wantNot(get(h, blockstore.ACLAccess) != nil, "an ACL that says what the mode does is kept")
 		mode(h, 0o640)
 		set(h, blockstore.ACLAccess, full)
@@ -107,7 +107,8 @@ func testACLs(e *env) {
 		return
 	}
 	e.want(second(x.SetACL(Other, f, blockstore.ACLAccess, full)), blockstore.ErrPerm)
-	// Who gets in: {user by number, of the mask, in a group by number, shut out}.
+	// Users that the ACL names, with and without access; a member of a group that it names; a user
+	// of the class other; a member of the group of the file.
 	set(f, blockstore.ACLAccess, aclOf(6, users, 0, groups, 6, 4))
 	named, shut := &blockstore.Cred{UID: 4242, GID: 9}, &blockstore.Cred{UID: 4300, GID: 4301}
 	member, nobody := &blockstore.Cred{UID: 9, GID: 9, Groups: []uint32{4301}}, &blockstore.Cred{UID: 9, GID: 9}

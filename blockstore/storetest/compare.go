@@ -87,7 +87,7 @@ func class(err error) error {
 	return err
 }
 
-// both runs op on each store and requires one outcome.
+// both runs op on each store, and fails if the outcomes differ.
 func (c *comparison) both(op func(s *side) error) error {
 	c.Helper()
 	var e [2]error
@@ -110,7 +110,7 @@ func (c *comparison) both(op func(s *side) error) error {
 func (c *comparison) pick(dir bool) *node {
 	for range 20 {
 		n := c.nodes[c.r.IntN(len(c.nodes))]
-		// Gone objects come up now and then, for their stale handles.
+		// Removed objects are chosen rarely, to use their stale handles.
 		if (n.links > 0 || c.r.IntN(10) == 0) && (!dir || n.typ == blockstore.TypeDir || c.r.IntN(20) == 0) {
 			return n
 		}
@@ -182,7 +182,7 @@ func (c *comparison) one() {
 			break
 		}
 		if slices.Contains(c.users, nil) {
-			u = nil // protected_hardlinks of the host may bind others
+			u = nil // the host may restrict links of other users (protected_hardlinks)
 		}
 		say("link type %d as %s", n.typ, name)
 		if c.both(func(f *side) error { _, _, err := f.fs.Link(u, f.h[n], f.h[d], name); return err }) == nil {
@@ -264,7 +264,7 @@ func (n *node) resize(size int) {
 	n.data = append(n.data, make([]byte, size-len(n.data))...)
 }
 
-// create runs a create on both and brings the model along.
+// create runs a create on both stores and updates the model.
 func (c *comparison) create(d *node, name string, typ blockstore.FileType, size *uint64,
 	op func(*side) (blockstore.Handle, blockstore.Attr, error),
 ) {

@@ -100,7 +100,7 @@ func testStability(e *env) {
 	e.wantNot(e.Verifier() != v, "the verifier changed without cause")
 }
 
-// testWriteNowait: it does what WriteAt does, or nothing.
+// testWriteNowait: WriteNowait writes as WriteAt does, or returns ErrWouldBlock.
 func testWriteNowait(e *env) {
 	fs, ok := e.FS.(blockstore.NowaitWriter)
 	if !ok {
@@ -228,7 +228,7 @@ func testStat(e *env) {
 		"%+v", s)
 }
 
-// testGetAttrNowait: it says what GetAttr says, or nothing.
+// testGetAttrNowait: GetAttrNowait returns what GetAttr returns, or ErrWouldBlock.
 func testGetAttrNowait(e *env) {
 	fs, ok := e.FS.(blockstore.NowaitAttr)
 	if !ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// testExtents tests what a store does beside FS, as far as it does it.
+// testExtents tests the methods of Extents that the store supports.
 func testExtents(e *env) {
 	x, ok := e.FS.(blockstore.Extents)
 	if !ok {
@@ -27,7 +27,7 @@ func testExtents(e *env) {
 	e.want(second(x.Seek(nil, d, 0, true)), blockstore.ErrIsDir)
 }
 
-// run is a part of a test that may find out that the store cannot do it.
+// run runs a part of a test. The part ends without a failure if the store does not support it.
 func (e *env) run(what string, f func()) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -42,7 +42,7 @@ func (e *env) run(what string, f func()) {
 
 var errSkip = errors.New("not supported")
 
-// supported is ok, but for what a store cannot do.
+// supported is ok. If the error is ErrNotSupp, it ends the part of the test (run).
 func (e *env) supported(err error) {
 	e.Helper()
 	if errors.Is(err, blockstore.ErrNotSupp) {

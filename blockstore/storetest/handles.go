@@ -140,7 +140,7 @@ func testBadHandles(e *env) {
 			h := f
 			h.B[i] ^= 1 << bit
 			_, err := e.GetAttr(nil, h)
-			// A changed handle may be another object of the store, or be looked for.
+			// A changed handle may name another object of the store, or cause a search.
 			if err != nil && !errors.Is(err, blockstore.ErrJukebox) {
 				check(h)
 			}

@@ -76,7 +76,7 @@ func testExclusive(e *env) {
 	for _, v := range [][8]byte{v2, {0x81, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 4, 0x85, 6, 7, 8}, {1, 2, 3, 4, 5, 6, 7, 9}} {
 		e.want(fourth(e.Create(nil, e.root, "x", blockstore.Exclusive, nil, v)), blockstore.ErrExist)
 	}
-	// A name that is something else than a new file is there, whatever the verifier.
+	// The name of a directory or of a symbolic link is ErrExist, whatever the verifier.
 	e.mkdir(nil, e.root, "xdir", 0o755)
 	e.ok(fourth(e.Symlink(nil, e.root, "xlink", "nowhere", nil)))
 	for _, name := range []string{"xdir", "xlink"} {
@@ -202,27 +202,28 @@ func testRename(e *env) {
 	e.ok(mv(a, "f", b, "g"))
 	e.want(second(e.lookup(a, "f")), blockstore.ErrNotExist)
 	e.wantNot(e.find(b, "g") != f, "the handle changed")
-	// Over another file, which goes.
+	// A rename replaces a file.
 	old := e.mkfile(nil, b, "old", 0o644, "old")
 	e.ok(mv(b, "g", b, "old"))
 	e.want(second(e.GetAttr(nil, old)), blockstore.ErrStale)
 	e.wantNot(e.get(nil, f) != "f", "wrong file won")
-	// Onto itself and onto another name of itself: nothing happens.
+	// A rename to the same name, or to another name of the same file, changes nothing.
 	e.ok(mv(b, "old", b, "old"))
 	e.ok(third(e.Link(nil, f, b, "second")))
 	e.ok(mv(b, "old", b, "second"))
 	e.wantNot(e.attr(f).NLink != 2, "nlink %d", e.attr(f).NLink)
-	// Kinds.
+	// A file does not replace a directory, nor a directory a file.
 	sub := e.mkdir(nil, a, "sub", 0o755)
 	e.want(mv(b, "old", a, "sub"), blockstore.ErrIsDir)
 	e.want(mv(a, "sub", b, "old"), blockstore.ErrNotDir)
 	e.want(mv(a, "nope", b, "x"), blockstore.ErrNotExist)
-	// Into itself, over an ancestor, over one that is not empty.
+	// A directory does not move into itself, and replaces neither an ancestor nor a directory that
+	// is not empty.
 	e.want(mv(e.root, "a", sub, "x"), blockstore.ErrInval)
 	e.want(mv(e.root, "a", a, "x"), blockstore.ErrInval)
 	e.want(mv(a, "sub", e.root, "a"), blockstore.ErrNotEmpty)
 	e.want(mv(e.root, "a", e.root, "b"), blockstore.ErrNotEmpty)
-	// Over an empty directory, with the parent following.
+	// A directory replaces an empty directory, and gets a new parent.
 	empty := e.mkdir(nil, b, "empty", 0o755)
 	e.mkfile(nil, sub, "in", 0o600, "in")
 	e.ok(mv(a, "sub", b, "empty"))

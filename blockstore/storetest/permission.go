@@ -20,12 +20,12 @@ func testPermissions(e *env) {
 	e.want(third(e.ReadAt(Other, f, buf, 0, false)), blockstore.ErrAccess)
 	e.want(fourth(e.WriteAt(Other, f, buf, 0, blockstore.Unstable)), blockstore.ErrAccess)
 	e.want(second(e.Commit(Other, f, 0, 0)), blockstore.ErrAccess)
-	// By group: as first or as another group.
+	// The caller is in the group of the file: by its first group, or by a supplementary one.
 	for _, c := range []*blockstore.Cred{{UID: 4242, GID: u.GID}, {UID: 4242, GID: 4243, Groups: []uint32{1, u.GID, 5}}} {
 		e.ok(third(e.ReadAt(c, f, buf, 0, false)))
 		e.want(fourth(e.WriteAt(c, f, buf, 0, blockstore.Unstable)), blockstore.ErrAccess)
 	}
-	// More groups than a remembered decision has room for.
+	// The caller has more groups than a cached decision has room for.
 	many := &blockstore.Cred{UID: 4242, GID: 4243}
 	for g := range uint32(40) {
 		many.Groups = append(many.Groups, 9000+g)
@@ -38,10 +38,10 @@ func testPermissions(e *env) {
 	e.ok(fourth(e.WriteAt(Other, f, buf, 0, blockstore.Unstable)))
 	e.chmod(u, f, 0o600)
 	e.want(fourth(e.WriteAt(Other, f, buf, 0, blockstore.Unstable)), blockstore.ErrAccess)
-	// What may be executed may be read, for a client must read it to run it.
+	// Execute permission lets a user READ: a client must read a program to run it.
 	e.chmod(u, f, 0o711)
 	e.ok(third(e.ReadAt(Other, f, buf, 0, false)))
-	// The classes exclude each other: the group's bits bind its members.
+	// Only one class decides: a member of the group does not get the bits of others.
 	e.chmod(u, f, 0o606)
 	e.want(third(e.ReadAt(&blockstore.Cred{UID: 4242, GID: u.GID}, f, buf, 0, false)), blockstore.ErrAccess)
 
@@ -76,7 +76,7 @@ func testPermissions(e *env) {
 	n, err := list(Other, true)
 	e.ok(err)
 	e.wantNot(n > 2, "attributes of entries without search permission")
-	// Root may do all that.
+	// Root may do all of the above.
 	root := &blockstore.Cred{}
 	e.ok(third(e.Lookup(root, d, "in")))
 	e.ok(third(e.ReadAt(root, f, buf, 0, false)))
@@ -115,7 +115,7 @@ func testSetAttrPermissions(e *env) {
 	e.ok(set(u, blockstore.SetAttr{Mode: new(uint32(0o600)), MtimeHow: blockstore.TimeClient, Mtime: when}))
 	e.want(set(Other, blockstore.SetAttr{Size: new(uint64(0))}), blockstore.ErrAccess)
 	e.want(set(Other, blockstore.SetAttr{MtimeHow: blockstore.TimeServer}), blockstore.ErrAccess)
-	// All or nothing.
+	// A SETATTR that is refused changes nothing.
 	e.want(set(Other, blockstore.SetAttr{Size: new(uint64(0)), Mode: new(uint32(0))}), blockstore.ErrAccess)
 	e.wantNot(e.attr(f).Size != 2, "size changed by a refused request")
 	if e.opts.AnyUser {

@@ -126,7 +126,8 @@ func (e *env) wantNot(ok bool, format string, args ...any) {
 	}
 }
 
-// second, third and fourth return the error of a call that has as many results.
+// second, third and fourth return the last result of a call, its error. Their names say which it
+// is.
 func second[A any](_ A, err error) error                 { return err }
 func third[A, B any](_ A, _ B, err error) error          { return err }
 func fourth[A, B, C any](_ A, _ B, _ C, err error) error { return err }

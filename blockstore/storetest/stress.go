@@ -9,9 +9,9 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// testStress has workers do everything to the same few names at once. Errors
-// that a race explains are fine; corruption, deadlock and what the race
-// detector finds are not.
+// testStress runs all operations on the same few names, in several goroutines at once. Errors that
+// a race explains are allowed. Corruption, a deadlock, or a finding of the race detector fails the
+// test.
 func testStress(e *env) {
 	const workers, steps = 8, 150
 	dirs := []blockstore.Handle{e.root, e.mkdir(nil, e.root, "d1", 0o777), e.mkdir(nil, e.root, "d2", 0o777)}
