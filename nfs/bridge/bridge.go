@@ -114,7 +114,7 @@ func (b *Bridge) Serve(l net.Listener) {
 	b.ports = append(b.ports, tcp.Config{Closed: b.closed, Logger: b.log}.Serve(l, b.srv))
 }
 
-// services is what portmap tells.
+// services returns what portmap answers.
 func (b *Bridge) services() []portmap.Service {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -171,7 +171,7 @@ func (b *Bridge) farOf(c *rpc.Call) (rpc.Client, error) {
 	return f.conn, f.err
 }
 
-// closed ends the connection that a client's connection had.
+// closed ends the connection to the server that belongs to the connection p of a client.
 func (b *Bridge) closed(p rpc.Peer) {
 	b.mu.Lock()
 	f := b.fars[p.Conn]

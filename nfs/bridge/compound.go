@@ -22,9 +22,9 @@ const (
 )
 
 // compound makes the plan of a COMPOUND. The data of a READ that is the last operation, and that of
-// the first WRITE, move by chunks of their own; other results have room in the Reply chunk. Counts
-// of more than the bridge has memory for are lowered in the message: a server may return less than
-// it is asked for.
+// the first WRITE, move by chunks of their own. Other results have room in the Reply chunk.
+// compound lowers counts that exceed the bridge's memory, in the message: a server may return less
+// than a client asks for.
 func (p *plan) compound(c *rpc.Call) (*plan, bool) {
 	msg := c.Args.Fixed(c.Args.Remaining())
 	d := xdr.NewDecoder(msg)

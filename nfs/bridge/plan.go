@@ -8,20 +8,18 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Room for results, in bytes. A reply that is longer is refused by the far
-// server, not cut.
+// Room for results, in bytes. If a reply needs more, the far server fails the call.
 const (
 	// plainMax is more than any result of fixed form: three handles and
 	// the attributes of three objects.
 	plainMax = 1024
-	// listingMax is more than a listing of exports or of mounts, which have no
-	// bound of their own, is worth waiting for.
+	// listingMax bounds a listing of exports or of mounts. The protocol has no bound for them.
 	listingMax = 256 << 10
-	// targetMax is the longest target of a symlink that is asked for.
+	// targetMax is the longest target of a symbolic link that a READLINK can return.
 	targetMax = 4096
 )
 
-// plan says how a call is sent on.
+// plan says how the bridge sends a call to the far server.
 type plan struct {
 	head    []byte // the arguments, up to the bulk data
 	bulk    []byte // bulk argument, if hasBulk
@@ -35,8 +33,8 @@ type plan struct {
 	results func(d *xdr.Decoder, e *xdr.Encoder, dst []byte)
 }
 
-// planOf reads as much of the arguments as it needs to know. What it keeps
-// aliases the call.
+// planOf reads the arguments up to the last field that the plan depends on. The plan aliases the
+// memory of the call.
 func planOf(c *rpc.Call) (*plan, bool) {
 	p := &plan{resMax: plainMax}
 	d := c.Args // a copy, for looking ahead
@@ -94,13 +92,14 @@ func planOf(c *rpc.Call) (*plan, bool) {
 	return p.whole(c)
 }
 
-// whole passes the arguments as they are.
+// whole plans to send the arguments as they are.
 func (p *plan) whole(c *rpc.Call) (*plan, bool) {
 	p.head = c.Args.Fixed(c.Args.Remaining())
 	return p, c.Args.Err() == nil
 }
 
-// cut splits the arguments where d has come to a bulk item, the last of them.
+// cut splits the arguments into head and bulk. d stands at the bulk item, which is the last
+// argument.
 func (p *plan) cut(c *rpc.Call, d *xdr.Decoder, limit int) (*plan, bool) {
 	if d.Err() != nil {
 		return nil, false
@@ -119,7 +118,7 @@ func (p *plan) encode(e *xdr.Encoder) {
 	e.Fixed(p.tail)
 }
 
-// relay makes the function that takes the results over.
+// relay returns the function that copies the results from the far server's reply into e.
 func (p *plan) relay(e *xdr.Encoder) func(*xdr.Decoder) error {
 	return func(d *xdr.Decoder) error {
 		if p.results != nil {

@@ -129,7 +129,8 @@ func (p proc4) setACL(ctx context.Context, h Handle, dir bool, l ACLs) error {
 }
 
 // aclID returns the user or group of a name in an ACL. ok is false for a name that this host cannot
-// resolve: if it became nobody, a program that writes the ACL back would change the entry.
+// resolve. aclID does not return nobody for such a name: a program that reads the ACL and writes it
+// back would then change the entry.
 func aclID(who []byte, group bool) (uint32, bool) {
 	if id, ok := nfs4.DecodeID(who); ok {
 		return id, true

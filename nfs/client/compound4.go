@@ -47,7 +47,11 @@ func (q *compound4) changed() bool {
 	return false
 }
 
-// encode appends a COMPOUND4args. head, if it is there, comes before the other operations.
+// encode appends a COMPOUND4args (RFC 8881 section 16.2.1):
+//
+//	tag<>, minorversion, argarray<>: operation, its arguments
+//
+// The tag is empty. head, if not nil, comes before the other operations.
 func (q *compound4) encode(e *xdr.Encoder, minor uint32, head *op4) {
 	e.Uint32(0) // an empty tag
 	e.Uint32(minor)
@@ -70,11 +74,16 @@ func (q *compound4) encode(e *xdr.Encoder, minor uint32, head *op4) {
 
 const tagMax = 1024
 
-// decode reads a COMPOUND4res. headStatus is the status of head. If the reply has no results at
-// all, it is the status of the whole compound.
+// decode reads a COMPOUND4res (RFC 8881 section 16.2.2):
 //
-// A server stops at the first operation that fails, and its status is the status of the compound. A
-// reply with more or fewer results, or with those of other operations, is errResults.
+//	status, tag<>, resarray<>: operation, status, its results if the status is OK
+//
+// headStatus is the status of head. If the reply has no results at all, headStatus is the status of
+// the whole compound.
+//
+// A server stops at the first operation that fails. The status of this operation is the status of
+// the compound. A reply with more or fewer results, or with results of other operations, is
+// errResults.
 func (q *compound4) decode(d *xdr.Decoder, head *op4) (headStatus, status nfs.Status, err error) {
 	q.failed, q.executed = 0, 0
 	whole := nfs.Status(d.Uint32())
@@ -134,6 +143,12 @@ type sequence4 struct {
 	flags              uint32 // sr_status_flags of the reply
 }
 
+// encode appends a SEQUENCE4args:
+//
+//	 0           16           20       24                28          32
+//	+-----------+------------+--------+-----------------+-----------+
+//	| sessionid | sequenceid | slotid | highest_slotid  | cachethis |
+//	+-----------+------------+--------+-----------------+-----------+
 func (q *sequence4) encode(e *xdr.Encoder) {
 	e.Fixed(q.x.id[:])
 	e.Uint32(q.seq)
@@ -142,6 +157,12 @@ func (q *sequence4) encode(e *xdr.Encoder) {
 	e.Bool(q.cache)
 }
 
+// decode reads a SEQUENCE4resok. The first three fields must be those of the request:
+//
+//	 0           16           20       24               28                      32
+//	+-----------+------------+--------+----------------+-----------------------+--------------+
+//	| sessionid | sequenceid | slotid | highest_slotid | target_highest_slotid | status_flags |
+//	+-----------+------------+--------+----------------+-----------------------+--------------+
 func (q *sequence4) decode(d *xdr.Decoder) {
 	if got := nfs4.DecodeSessionID(d); d.Err() == nil && got != q.x.id {
 		d.Fail(errResults)

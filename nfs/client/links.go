@@ -104,7 +104,7 @@ func (s *session) put(l *link) {
 	s.mu.Unlock()
 }
 
-// made ends an attempt. mu is held.
+// made ends an attempt to connect, and wakes the calls that wait for it. mu is held.
 func (s *session) made(c rpc.Client, err error) error {
 	close(s.dialing)
 	s.dialing, s.err = nil, err
@@ -122,8 +122,8 @@ func (s *session) made(c rpc.Client, err error) error {
 	return nil
 }
 
-// addTime bounds an attempt to make one more connection. After a failure there is no further
-// attempt for addAgain: the existing connections serve.
+// addTime bounds an attempt to make one more connection. After a failure the client waits for
+// addAgain before the next attempt. Meanwhile it uses the connections that it has.
 const (
 	addTime  = 30 * time.Second
 	addAgain = 10 * time.Second

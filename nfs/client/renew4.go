@@ -17,6 +17,15 @@ func (o *opens) renewLater() {
 const leasePart = 3
 
 // renew renews the lease while files are open. Every SEQUENCE renews it (RFC 8881 section 8.3).
+//
+// If the lease expires, the server may end the state of the client. The client then sees one of
+// these:
+//
+//	flags in the reply to a SEQUENCE         the server has revoked some state: see reactions
+//	NFS4ERR_BADSESSION, STALE_CLIENTID       the server has ended all state: see session4.recover
+//	NFS4ERR_EXPIRED, BAD_STATEID, ...        the server does not know a stateid: see lostState
+//
+// Opens are opened again. Locks are lost (ErrLockLost), and so are delegations (ErrDelegationLost).
 func (o *opens) renew() {
 	for {
 		lease := 30 * time.Second

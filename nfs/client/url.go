@@ -13,7 +13,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// Ports where NFS is served (RFC 5666 section 8, RFC 7530 section 18).
+// Ports where NFS is served (RFC 8267 section 9, RFC 7530 section 3.1).
 const (
 	PortRDMA = "20049"
 	PortTCP  = "2049"

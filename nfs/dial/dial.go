@@ -52,7 +52,7 @@ type Dialer struct {
 	// Security is the least security of every connection over TCP; a URL can ask for more. Nothing
 	// is sent without it. TLS returns the configuration for a server, by its name or address in the
 	// URL. nil verifies the server by the certificate authorities of the system. It has no
-	// certificate of the client, so that MutualTLS needs TLS.
+	// certificate of the client, so MutualTLS needs TLS.
 	Security rpc.Security
 	TLS      func(server string) (*tls.Config, error)
 	// Secure, if not nil, makes NFS calls with RPCSEC_GSS. Its user is that of Cred.

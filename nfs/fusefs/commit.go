@@ -114,7 +114,7 @@ func (w *writer) rewrite(ctx context.Context, verifier [nfs3.VerifierLen]byte) e
 			over = over || x.overlaps(c.off, c.end())
 		}
 		if !over {
-			left = append(left, c) // a later COMMIT is for it
+			left = append(left, c) // a later COMMIT covers it
 			continue
 		}
 		w.f.stats.resent.Add(1)

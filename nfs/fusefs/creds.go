@@ -85,9 +85,9 @@ func groupsOf(pid uint32) (list []uint32) {
 const stopSignals = 1<<(19-1) | 1<<(20-1) | 1<<(21-1) | 1<<(22-1)
 
 // dies reports whether a thread has a signal that will end its process. When a signal is fatal, the
-// kernel sends SIGKILL to all threads, except for signals that write a core dump. If the thread is
-// not to be seen, as in another PID namespace, any signal counts as fatal: otherwise nothing could
-// end the thread.
+// kernel sends SIGKILL to all threads, except for signals that write a core dump. If this process
+// cannot see the thread, as in another PID namespace, dies takes any signal as fatal: otherwise
+// nothing could end the thread.
 func dies(thread uint32) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
 	if err != nil {

@@ -21,7 +21,7 @@ type file struct {
 	ctx     context.Context // has the identity of the caller of open(2); ends with the mount
 	release func() error    // the open at the server
 	reader  reader
-	drops   uint64 // node.changes before the answer to the open, if the kernel drops its cache at it
+	drops   uint64 // node.changes before the reply to OPEN, if the kernel drops its cache then
 	failed  uint64 // failures of the writer that this file has reported; guarded by node.mu
 }
 
@@ -36,7 +36,7 @@ func access(flags uint32) uint32 {
 	return client.ShareRead
 }
 
-// used records that the kernel uses a file: it has processed the answer to the open.
+// used records that the kernel has processed the reply to OPEN, because it uses the file.
 func (h *file) used() {
 	if h.drops > 0 {
 		h.n.droppedAt(h.drops)

@@ -22,15 +22,15 @@ type node struct {
 	lookups uint64 // lookups that the kernel has not forgotten
 	at      place  // where the object was found last; the zero value is unknown
 
-	// Each change of the object by this mount increments these when it begins and when it ends: touched
-	// any change, wrote those of the data and the times. So nothing has changed since a count was read
-	// if the count is still the same. See reading.
+	// This mount increments these counts when a change of the object begins, and again when it
+	// ends. touched counts all changes, wrote only changes of the data and the times. If a count is
+	// the same as before, nothing has changed in between. See reading.
 	touched, wrote atomic.Uint64
 
-	data atomic.Uint64 // counts changes of the data; what was read ahead before is stale
+	data atomic.Uint64 // counts changes of the data; older blocks that were read ahead are stale
 
 	changes atomic.Uint64 // of the data by other clients that this mount has noticed
-	dropped atomic.Uint64 // the last of changes before which the kernel has dropped what it cached
+	dropped atomic.Uint64 // value of changes up to which the kernel has dropped its cache
 
 	mu       sync.Mutex
 	attr     nfs3.Attr
@@ -38,10 +38,10 @@ type node struct {
 	until    time.Time
 	ttl      time.Duration
 	cached   nfs3.Attr          // attributes when the kernel's cache was filled
-	cachedAt uint64             // wrote when the call for cached began
+	cachedAt uint64             // value of wrote when the call for cached began
 	fresh    *client.Delegation // delegation that the file has had since attr was read; nil: none
-	freshAt  uint64             // touched when a call began that returned attr, or the same as attr
-	sized    *client.Delegation // delegation since whose grant attr.Size was read or set
+	freshAt  uint64             // value of touched when a call began that returned the same as attr
+	sized    *client.Delegation // attr.Size was read or set after the grant of this delegation
 	opens    int
 	again    map[uint32]struct{} // processes whose open(2) has to look the name up again, see openAgain
 	silly    *place              // name that replaces the removed one
@@ -324,12 +324,13 @@ func (f *FS) refreshed(n *node, a *nfs3.Attr, b reading) (nfs3.Attr, time.Durati
 // dropData makes the kernel drop what it has cached of a file.
 func (f *FS) dropData(n *node) {
 	changes := n.changes.Load()
-	if st := f.server.InodeNotify(n.id, 0, 0); st == fuse.OK || st == fuse.ENOENT { // of no such inode
+	if st := f.server.InodeNotify(n.id, 0, 0); st == fuse.OK || st == fuse.ENOENT { // ENOENT: no such inode
 		n.droppedAt(changes)
 	}
 }
 
-// droppedAt records that the kernel has dropped what it had cached before a change.
+// droppedAt records that the kernel has dropped what it had cached before the change with this
+// number (node.changes).
 func (n *node) droppedAt(change uint64) {
 	for {
 		old := n.dropped.Load()

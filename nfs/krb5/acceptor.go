@@ -287,7 +287,11 @@ func openAuthenticator(req *messages.APReq) (*types.Authenticator, error) {
 
 // The checksum of an authenticator of GSS-API (RFC 4121 section 4.1.1):
 //
-//	length of Bnd, 16 | Bnd: hash of the channel bindings | flags | delegated credentials
+//	 0            4                              20      24
+//	+------------+------------------------------+-------+-----------------------+
+//	| Lgth of    | Bnd: hash of the channel     | Flags | delegated credentials |   little-endian
+//	| Bnd, 16    | bindings                     |       | (optional)            |
+//	+------------+------------------------------+-------+-----------------------+
 const (
 	checksumGSS = 0x8003
 	checksumLen = 4 + 16 + 4
@@ -313,8 +317,8 @@ func checkBinding(auth *types.Authenticator) error {
 // replaysMax bounds the authenticators that are remembered. Each lives for two SkewMax.
 const replaysMax = 1 << 16
 
-// replays remembers authenticators that were used, in two generations. A generation ends after two
-// SkewMax, or when it is full.
+// replays is the cache of authenticators that were used, in two generations. A generation ends
+// after two SkewMax, or when it is full.
 type replays struct {
 	mu       sync.Mutex
 	now, old map[[16]byte]struct{}

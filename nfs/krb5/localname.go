@@ -116,7 +116,8 @@ func (l *LocalNames) byDefault(realm string, parts []string) (string, error) {
 	return parts[0], nil
 }
 
-// applyRule applies what is behind RULE: to a principal. Without [n:text] the text is the name.
+// applyRule applies a rule to a principal. rule is the text behind "RULE:". If the rule has no
+// [n:text], the text is the name of the principal without its realm.
 func applyRule(rule, name, realm string, parts []string) (string, error) {
 	if !strings.HasPrefix(rule, "[") {
 		return replace(rule, name)
@@ -205,7 +206,7 @@ func replace(rule, text string) (string, error) {
 			}
 			out += text[:at[0]] + f[2]
 			text = text[at[1]:]
-			if at[0] == at[1] { // for an empty match and g MIT's library does not end
+			if at[0] == at[1] { // MIT's library never returns for an empty match with g
 				break
 			}
 		}

@@ -25,7 +25,7 @@ type relation struct {
 type profile struct {
 	fsys fs.FS // of the host, from its root
 	list []relation
-	open int // files that include each other
+	open int // files that are being read: each includes the next
 }
 
 // Bounds of a profile.
@@ -96,7 +96,8 @@ func (p *profile) read(name string) error {
 	return nil
 }
 
-// final refuses a mark that makes values of later files invalid, where that could matter here.
+// final refuses the mark * (final) in the sections that LocalNames reads: krb5.conf ignores later
+// values of a final section or relation, and this package does not.
 func final(text string, at []string) error {
 	if strings.HasSuffix(text, "*") && (at[0] == "realms" || at[0] == "libdefaults") {
 		return fmt.Errorf("%w: final sections and values (*) of krb5.conf are not supported: %s", errProfile, text)

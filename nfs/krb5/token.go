@@ -19,9 +19,12 @@ import (
 	"github.com/rstored/rstored/rpcrdma/gss"
 )
 
-// Tokens of an establishment (RFC 4121 section 4.1). A token is
+// Tokens of an establishment (RFC 4121 section 4.1; RFC 2743 section 3.1):
 //
-//	60 | length, DER | OID | TOK_ID, 2 bytes | Kerberos message, DER
+//	+------+--------------+-----------------+-----------+----------------------------+
+//	| 0x60 | length (DER) | OID of Kerberos | TOK_ID    | AP-REQ, AP-REP or          |
+//	|      |              | (DER)           | (2 bytes) | KRB-ERROR (DER)            |
+//	+------+--------------+-----------------+-----------+----------------------------+
 const (
 	idAPReq = 0x0100
 	idAPRep = 0x0200

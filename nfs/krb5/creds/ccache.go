@@ -20,14 +20,14 @@ import (
 // cacheMax bounds the size of a credential cache in bytes.
 const cacheMax = 1 << 20
 
-// anybody is an owner that every user satisfies.
+// anybody, as the owner, allows files of every user.
 const anybody = -1
 
 var errCache = errors.New("the credential cache is malformed")
 
-// readCache reads the credential cache with a name of the form of KRB5CCNAME. Its files must be of
-// owner, unless that is anybody: in a directory for all, such as /tmp, another user may have made
-// them.
+// readCache reads the credential cache with a name of the form of KRB5CCNAME. Its files must belong
+// to owner, unless owner is anybody: in a directory for all users, such as /tmp, another user may
+// have made them.
 func readCache(name string, owner int) (*credentials.CCache, error) {
 	kind, path, ok := strings.Cut(name, ":")
 	if !ok || strings.Contains(kind, "/") {
@@ -118,9 +118,13 @@ func (c *cursor) data() []byte { return c.take(c.u32()) }
 
 func (c *cursor) time() time.Time { return time.Unix(int64(c.u32()), 0) }
 
-// principal reads a principal:
+// principal reads a principal, big-endian:
 //
-//	name type | components | realm (length, bytes) | each component (length, bytes)
+//	 0           4              8
+//	+-----------+--------------+-----------------+-----------------+-----+
+//	| name type | number of    | realm (length,  | component       | ... |
+//	|           | components   | bytes)          | (length, bytes) |     |
+//	+-----------+--------------+-----------------+-----------------+-----+
 func (c *cursor) principal() (realm string, name types.PrincipalName) {
 	name.NameType = int32(c.u32())
 	n := c.u32()
@@ -131,7 +135,16 @@ func (c *cursor) principal() (realm string, name types.PrincipalName) {
 	return realm, name
 }
 
-// credential reads one ticket with its session key.
+// credential reads one ticket with its session key. Fields with a length have it in 4 bytes:
+//
+//	client and server          principals
+//	key                        enctype (2 bytes; in version 3 twice), key (length, bytes)
+//	times                      authtime, starttime, endtime, renew_till (4 bytes each)
+//	is_skey                    1 byte
+//	ticket flags               4 bytes
+//	addresses                  count; for each: type (2 bytes), address (length, bytes)
+//	authorization data         count; for each: type (2 bytes), data (length, bytes)
+//	ticket, second ticket      length, bytes each
 func (c *cursor) credential(version byte) *credentials.Credential {
 	x := &credentials.Credential{}
 	x.Client.Realm, x.Client.PrincipalName = c.principal()
@@ -155,10 +168,14 @@ func (c *cursor) credential(version byte) *credentials.Credential {
 	return x
 }
 
-// parseCache decodes a credential cache of version 3 or 4. gokrb5 can do so, too, but trusts the
-// lengths in it; here a daemon of root may read what a user has written.
+// parseCache decodes a credential cache of version 3 or 4. The decoder of gokrb5 trusts the lengths
+// in the file. parseCache does not, because a process of root reads files of other users.
 //
-//	5 | version | version 4: header (2 bytes of length) | principal | tickets
+//	 0   1         2
+//	+---+---------+---------------------------+-----------+------------+-----+
+//	| 5 | version | version 4 only: header    | principal | credential | ... |
+//	|   |         | (length in 2 bytes, data) |           |            |     |
+//	+---+---------+---------------------------+-----------+------------+-----+
 func parseCache(b []byte) (*credentials.CCache, error) {
 	c := &cursor{b: b}
 	head := c.take(2)

@@ -38,7 +38,7 @@ func confPath() string {
 	return path
 }
 
-// conf reads krb5.conf(5). What gokrb5 does not know in it is left out.
+// conf reads krb5.conf(5). It ignores the settings that gokrb5 does not know.
 func conf() (*config.Config, error) {
 	path := confPath()
 	cfg, err := config.Load(path)
@@ -50,10 +50,11 @@ func conf() (*config.Config, error) {
 }
 
 // FromCache uses the tickets in a credential cache, as the variable KRB5CCNAME names it: a path,
-// FILE:path, DIR:path, KEYRING:persistent:UID or KCM:. Empty means what the variable says, or else
-// the best cache of the user of this process, see Users. The cache is read again for each context,
-// so that a new ticket is used. A renewable ticket is renewed at half of its life if a context was
-// begun with it. The renewed one stays in this process: the cache is never written.
+// FILE:path, DIR:path, KEYRING:persistent:UID or KCM:. If name is empty, the variable names the
+// cache; if the variable is empty too, the cache is the best one of the user of this process (see
+// Users). Creds reads the cache again for each context, so that it finds a new ticket. Creds renews
+// a renewable ticket at half of its remaining life if a context was begun with it. The renewed
+// ticket stays in this process: Creds never writes the cache.
 func FromCache(name string) (*Creds, error) {
 	if name == "" {
 		name = os.Getenv("KRB5CCNAME")
@@ -182,7 +183,8 @@ func (c *Creds) InitiateTo(ctx context.Context, principal string) (rpc.Initiatio
 
 const unknownService = "KDC_ERR_S_PRINCIPAL_UNKNOWN"
 
-// initiate begins a context with a service, of a realm if that is not empty.
+// initiate begins a context with a service. If realm is not empty, the service must be in that
+// realm.
 func (c *Creds) initiate(ctx context.Context, service, realm string) (rpc.Initiation, error) {
 	var out rpc.Initiation
 	if err := ctx.Err(); err != nil {

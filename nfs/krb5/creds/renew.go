@@ -11,9 +11,9 @@ import (
 	"github.com/jcmturner/gokrb5/v8/messages"
 )
 
-// cache is a credential cache whose renewable ticket is renewed before it ends. A KDC renews no
-// ticket that has expired (RFC 4120 section 3.3.3.1). A security context ends with its ticket, so
-// the next context would come too late to renew it.
+// cache is a credential cache whose renewable ticket is renewed before the ticket ends, by a timer.
+// The next context would be too late for that: it begins when the ticket of the last one has ended,
+// and a KDC does not renew a ticket that has expired (RFC 4120 section 3.3.3.1).
 type cache struct {
 	read func() (*credentials.CCache, error)
 	of   string // names the cache in errors
