@@ -14,7 +14,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// headers is what a packet has around its payload, as the Linux CM reckons.
+// headers is the number of bytes that the Linux CM subtracts from the MTU of an interface, for the
+// headers of a packet.
 const headers = 96
 
 // pathMTU is the path MTU that the Linux CM takes on an interface.
@@ -27,8 +28,8 @@ func pathMTU(mtu int) int {
 	return 0
 }
 
-// Client looks at this host as a client of the server that u names, and tries
-// what a mount would do.
+// Client checks this host as a client of the server that u names, and makes the calls that a mount
+// would make.
 func Client(ctx context.Context, h *Host, u client.URL) Report {
 	var r Report
 	name, port, err := net.SplitHostPort(u.Host)
@@ -62,8 +63,8 @@ func Client(ctx context.Context, h *Host, u client.URL) Report {
 	return r
 }
 
-// local looks at what can be seen without a packet. It returns the address to
-// speak to the server from, and false if there is none.
+// local makes the checks that send no packet. It returns the local address for the server, and
+// false if there is none.
 func (r *Report) local(h *Host, server netip.Addr, overRDMA bool) (netip.Addr, bool) {
 	local, mtu, err := h.Route(server)
 	if err != nil {

@@ -21,7 +21,7 @@ type Finding struct {
 	Check string `json:"check"` // which check, for scripts
 	What  string `json:"what"`
 	Do    string `json:"do,omitempty"` // what to type, or to change
-	// Fix is what of Do can be carried out by itself, in this order.
+	// Fix has the steps of Do that a Fixer can carry out, in order.
 	Fix []Step `json:"fix,omitempty"`
 }
 

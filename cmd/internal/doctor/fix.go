@@ -104,7 +104,8 @@ func (h *Host) hasUnit() bool {
 		})
 }
 
-// fixStart starts a service that is not running. Whoever may not ask it has another problem.
+// fixStart starts a service that is not running. It does nothing if why is a missing permission:
+// then the service may run, and this user may not use its control socket.
 func (r *Report) fixStart(h *Host, why error) {
 	if h.hasUnit() && !errors.Is(why, fs.ErrPermission) {
 		r.fix(Step{"systemctl", "start", "rstored"})
@@ -121,7 +122,7 @@ func (r *Report) fixRestart(h *Host, before ...Step) {
 	}
 }
 
-// fixReceiveLimit enlarges receive buffers, over the next boot too.
+// fixReceiveLimit enlarges receive buffers, now and at each boot.
 func (r *Report) fixReceiveLimit(h *Host) {
 	r.fixRestart(h,
 		Step{"sh", "-c", fmt.Sprintf("echo net.core.rmem_max=%d > %s", udp.DefaultReceiveBuffer, sysctlFile)},

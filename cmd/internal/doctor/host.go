@@ -25,9 +25,9 @@ import (
 type Host struct {
 	// Root is where its /proc, /sys and /lib are, "/" for this one.
 	Root string
-	// Interfaces lists the addresses, and Route says from which address, and with
-	// which path MTU as far as the kernel knows it, another one is reached. The
-	// invalid address stands for one on this host.
+	// Interfaces lists the addresses of the host. Route returns the local address from which the
+	// host reaches another address, and the path MTU if the kernel knows it. The invalid address
+	// stands for an address of this host.
 	Interfaces func() ([]Address, error)
 	Route      func(netip.Addr) (local netip.Addr, mtu int, err error)
 }
@@ -90,7 +90,7 @@ func route(to netip.Addr) (local netip.Addr, mtu int, err error) {
 
 func (h *Host) path(p ...string) string { return filepath.Join(append([]string{h.Root}, p...)...) }
 
-// text is a file's content without the blanks around it, "" if it cannot be read.
+// text returns the content of a file without blanks at its ends, or "" if it cannot be read.
 func (h *Host) text(p ...string) string {
 	b, err := os.ReadFile(h.path(p...))
 	if err != nil {
@@ -99,7 +99,7 @@ func (h *Host) text(p ...string) string {
 	return string(bytes.TrimSpace(b))
 }
 
-// number is a file's content as a number, 0 if there is none.
+// number returns the number in a file, or 0 if there is none.
 func (h *Host) number(p ...string) int {
 	n, _ := strconv.Atoi(h.text(p...))
 	return n
@@ -119,7 +119,8 @@ func (h *Host) exists(p ...string) bool {
 	return err == nil
 }
 
-// interfaceOf is the interface that has an address, and its MTU; "" if none has.
+// interfaceOf returns the interface that has an address, and its MTU. name is "" if no interface
+// has it.
 func (h *Host) interfaceOf(a netip.Addr) (name string, mtu int) {
 	list, err := h.Interfaces()
 	if err != nil {
@@ -133,7 +134,7 @@ func (h *Host) interfaceOf(a netip.Addr) (name string, mtu int) {
 	return "", 0
 }
 
-// moduleState is whether the kernel has a module's code.
+// moduleState says whether the kernel has the code of a module.
 type moduleState uint8
 
 const (
@@ -170,19 +171,19 @@ func (h *Host) module(name string) moduleState {
 	return moduleUnknown
 }
 
-// rdmaDevices are those of the kernel; none if they cannot be read.
+// rdmaDevices returns the RDMA devices of the kernel, or none if sysfs cannot be read.
 func (h *Host) rdmaDevices() []sysfs.Device {
 	list, _ := sysfs.List(os.DirFS(h.path("sys")))
 	return list
 }
 
-// socket is a row of /proc/net/udp or its kin.
+// socket is a row of /proc/net/udp, udp6, tcp or tcp6.
 type socket struct {
 	addr  netip.Addr
 	inode string
 }
 
-// listeners are the sockets with a local port; of TCP those that listen.
+// listeners returns the sockets with a local port. TCP sockets count only if they listen.
 func (h *Host) listeners(proto string, port uint16) []socket {
 	var out []socket
 	for _, file := range []string{proto, proto + "6"} {
@@ -217,8 +218,8 @@ func procAddr(s string) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-// owner is the process that has a socket: "" if none can be seen, because it
-// belongs to the kernel or to another user.
+// owner is the process that has a socket. name is "" if no process is visible: the socket belongs
+// to the kernel or to another user.
 type owner struct {
 	pid  int
 	name string
@@ -258,8 +259,8 @@ func (h *Host) softRoCE() bool {
 		slices.ContainsFunc(h.rdmaDevices(), func(d sysfs.Device) bool { return d.Driver == sysfs.RXEDriver })
 }
 
-// firewall says whether packets may be filtered. The rules themselves need
-// privileges to read, and more to understand.
+// firewall reports whether a packet filter may be active. It does not read the rules: that needs
+// privileges, and a rule alone does not say which packets pass.
 func (r *Report) firewall(h *Host) {
 	var loaded []string
 	for _, m := range []string{"nf_tables", "ip_tables", "ip6_tables"} {

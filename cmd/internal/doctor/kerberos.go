@@ -62,7 +62,7 @@ func Kerberos(
 	return r
 }
 
-// contextHint says what to do about a context that did not come about.
+// contextHint says what to do if a context could not be established.
 func contextHint(err error, host string) string {
 	var refused *gss.InitError
 	var denied *rpc.DeniedError

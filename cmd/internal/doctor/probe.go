@@ -28,17 +28,17 @@ import (
 )
 
 const (
-	// connectTime is how long a connection is tried for, callTime one call.
+	// connectTime bounds an attempt to connect, callTime one call.
 	connectTime = 4 * time.Second
-	// btcrc is what a SEND packet has beyond its payload and what ping's have: BTH
-	// and ICRC.
+	// btcrc is the size of BTH and ICRC: a SEND packet has them around its payload, a packet of
+	// ping does not.
 	btcrc    = 16
 	callTime = 3 * time.Second
-	// callHead is what RPC-over-RDMA and RPC have before the arguments of a call
-	// with AUTH_NONE: 7 and 10 words.
+	// callHead is the size of the headers of RPC-over-RDMA (7 words) and RPC (10 words, with
+	// AUTH_NONE) before the arguments of a call.
 	callHead = 68
-	// recordTime is how long the device's word on a failed connection may take,
-	// which comes after the connection's end.
+	// recordTime bounds the wait for the failure record of a connection, which the device writes
+	// after the end of the connection.
 	recordTime = 200 * time.Millisecond
 )
 
@@ -127,19 +127,19 @@ func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, loca
 func openSoft(c roce.Config) (rdma.Device, error) {
 	d, err := roce.Open(c)
 	if err != nil {
-		return nil, err // and no nil *roce.Device, which is no nil rdma.Device
+		return nil, err // an rdma.Device with a nil *roce.Device in it would not be nil
 	}
 	return d, nil
 }
 
-// end is how a connection ended that did not come about.
+// end says why a connection could not be established.
 type end struct {
 	outcome rdma.Outcome
 	reason  cm.Reason
-	other   bool // no packets of UDP that firewalls of the hosts see
+	other   bool // the packets are no UDP packets that a firewall of a host sees
 }
 
-// connectHint says what to do about it.
+// connectHint says what to do if a connection could not be established.
 func connectHint(e end, dev rdma.Device, at netip.AddrPort) string {
 	switch e.outcome {
 	case rdma.Rejected:
@@ -188,7 +188,7 @@ func (r *Report) comparePathMTU(got, own rdma.MTU, local netip.Addr, at netip.Ad
 	}
 }
 
-// plain is an error without the "connection to" that the line says already.
+// plain returns an error without the words "connection to", which the finding has already.
 func plain(err error) error {
 	var gone *rpc.ConnError
 	if errors.As(err, &gone) {
@@ -197,8 +197,8 @@ func plain(err error) error {
 	return err
 }
 
-// null makes a NULL call, with padding so that it fills a packet. A server need
-// not accept the padding, but has to answer.
+// null makes a NULL call, with padding bytes of arguments, so that the call can fill a packet. A
+// server may refuse the padding, but must reply.
 func (r *Report) null(ctx context.Context, c rpc.Client, over string, padding int, do string) bool {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -223,7 +223,7 @@ func (r *Report) null(ctx context.Context, c rpc.Client, over string, padding in
 	return true
 }
 
-// mount asks for the export as a mount does.
+// mount calls MOUNT for the export, as a mount does.
 func (r *Report) mount(ctx context.Context, c *client.Client, over, path string, from netip.Addr, level Level) {
 	ctx, cancel := context.WithTimeout(ctx, 2*callTime)
 	defer cancel()
@@ -269,7 +269,8 @@ func (r *Report) mountFailed(
 	r.add(level, "mount", do, "MOUNT of %s over %s from %v: %v", path, over, from, err)
 }
 
-// probeTCP is probeRDMA over TCP, where finding nothing may be meant.
+// probeTCP is probeRDMA over TCP. level is that of failures: a server may be without TCP on
+// purpose.
 func (r *Report) probeTCP(ctx context.Context, host, path string, level Level) {
 	connecting, cancel := context.WithTimeout(ctx, connectTime)
 	conn, err := new(net.Dialer).DialContext(connecting, "tcp", host)

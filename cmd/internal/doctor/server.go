@@ -72,7 +72,7 @@ func Server(ctx context.Context, h *Host, d Daemon) Report {
 	return r
 }
 
-// ask puts a question to the daemon. look adds the findings about the answer, and may be nil.
+// ask calls get, which asks the daemon. look adds the findings about the answer, and may be nil.
 func ask[T any](
 	ctx context.Context, r *Report, topic, failure string, get func(context.Context) (T, error), look func(T),
 ) T {

@@ -41,7 +41,7 @@ type copier struct {
 	later     later
 
 	jobs         int
-	ahead        int         // of waiting objects, from which on small files are gathered
+	ahead        int         // small files are gathered while at least so many objects wait
 	queue        chan func() // nil while nothing is copied; see start
 	large        chan struct{}
 	wg           sync.WaitGroup
@@ -50,9 +50,9 @@ type copier struct {
 	severalCalls atomic.Bool // the target cannot make a file in one call
 	readsSingly  atomic.Bool // the source cannot return several files in one call
 
-	// The walk's own.
+	// Only the goroutine of the walk uses these.
 	links map[id]*leader
-	again []follower // further names of files with several
+	again []follower // further names of files that have several names
 	dirs  []finished // in the order of their making
 	next  together   // see gather
 }
@@ -128,7 +128,7 @@ func (k *copier) fail(name string, err error) {
 	k.r.fail(named(name, err))
 }
 
-// makeDir makes a directory, or takes the one that is there.
+// makeDir makes a directory, or returns the one that exists.
 func (k *copier) makeDir(into *object, name string) (*object, error) {
 	to, err := k.dst.mkdir(k.r.ctx, into, name)
 	if !exists(err) {
@@ -144,7 +144,7 @@ func (k *copier) makeDir(into *object, name string) (*object, error) {
 	return to, nil
 }
 
-// exists reports whether a name was taken.
+// exists reports whether err says that a name is in use.
 func exists(err error) bool {
 	return errors.Is(err, fs.ErrExist) || client.IsStatus(err, nfs.ErrExist)
 }
@@ -172,7 +172,7 @@ func (k *copier) other(from, into *object, name string) {
 
 // linkOrCopy makes a further name of a file that was copied already.
 func (k *copier) linkOrCopy(f follower) {
-	if f.lead.copy == nil { // it failed; maybe this name fares better
+	if f.lead.copy == nil { // the copy by the first name has failed
 		k.r.status.expect(f.from.toCopy())
 		k.one(f.from, f.into, f.name)
 		return

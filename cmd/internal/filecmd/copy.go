@@ -126,7 +126,7 @@ func (r *run) find(arg string, follow, missing bool) (*place, error) {
 		return nil, err
 	}
 	if _, err := os.Lstat(abs); err != nil && strings.Contains(arg, "://") {
-		_, err = remoteURL(arg) // which says what a URL of ours looks like
+		_, err = remoteURL(arg) // its error shows the form of a URL
 		return nil, err
 	}
 	p.name = filepath.Base(abs)

@@ -24,9 +24,10 @@ type lateSyncer interface {
 	syncFS(f *os.File) error
 }
 
-// later are the file systems that a copy syncs as a whole at its end. A small file of a tree that
-// takes a name which was free is not synced by itself: until the copy has ended nobody can rely on
-// it. A file that replaces another is synced first, so that a crash leaves the one or the other.
+// later has the file systems that a copy of a tree syncs as a whole at its end. The copy does not
+// sync a small file with a new name by itself: the user can rely on the file only when the copy has
+// ended. If a file replaces another one, the copy syncs it before the rename, so that after a crash
+// the name has the old file or the complete new one.
 type later struct {
 	side lateSyncer // nil: each file is synced by itself
 

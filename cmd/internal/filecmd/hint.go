@@ -7,8 +7,8 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// hint says what an error leaves open, for a user with a number: which side is full, and why root
-// is not allowed something.
+// hint returns an addition to an error: which side is full, or why the server refuses root. uid is
+// the user of this process.
 func hint(err error, uid int) string {
 	status, remote := errors.AsType[nfs.Status](err)
 	switch {

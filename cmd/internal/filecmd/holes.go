@@ -11,8 +11,8 @@ const holeBlock = 4096
 
 var zeros [holeBlock]byte
 
-// holes passes writes on but for blocks of zeros, which stay holes in a file
-// that was empty.
+// holes passes writes on, except for blocks of zeros. If the file was empty, these blocks become
+// holes.
 type holes struct{ w io.WriterAt }
 
 // WriteAt implements io.WriterAt.

@@ -173,8 +173,8 @@ func (t *tool) list() *cobra.Command {
 	return c
 }
 
-// entries lists a directory, sorted by name; of anything else it is the object
-// itself. With targets the targets of symbolic links are read too.
+// entries lists a directory, sorted by name. If u names an object of another type, the list has
+// this object alone. With targets, entries also reads the targets of symbolic links.
 func (r *run) entries(u client.URL, targets bool) ([]*entry, error) {
 	c := r.dialer.Client(u)
 	n, err := c.Follow(r.ctx, u.Path, true)
@@ -216,8 +216,8 @@ func printEntries(w io.Writer, list []*entry, long bool) {
 		}
 		return
 	}
-	// Columns that a name or target with a tab in it would break come last and
-	// are escaped.
+	// The name and the target of a link come last, and are escaped: a tab in them would shift the
+	// columns behind them.
 	tw := tabwriter.NewWriter(w, 0, 8, 1, ' ', 0)
 	defer func() { _ = tw.Flush() }()
 	for _, e := range list {

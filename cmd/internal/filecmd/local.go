@@ -102,8 +102,9 @@ func (local) list(ctx context.Context, dir *object, each func(string, *object) e
 
 func (local) readlink(_ context.Context, o *object) (string, error) { return os.Readlink(o.path) }
 
-// openListed opens a file for reading. Its name may belong to something else by now: to a symbolic
-// link to what the user of the directory could not read, or to a FIFO.
+// openListed opens a file for reading. Since the listing the owner of the directory may have
+// replaced the name by a FIFO, or by a symbolic link to a file that only this process may read.
+// openListed then fails with errReplaced.
 func openListed(o *object) (*os.File, error) {
 	f, err := os.OpenFile(o.path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -240,7 +241,7 @@ func (local) remove(_ context.Context, dir *object, name string) error {
 func (local) finish(_ context.Context, o *object, a *nfs3.Attr, owner bool) (err error) {
 	f := o.f
 	if f == nil {
-		// The name may belong to something else by now.
+		// The name may belong to another object by now.
 		fd, err := unix.Open(o.path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return &os.PathError{Op: "open", Path: o.path, Err: err}

@@ -52,7 +52,7 @@ func newMeter(w io.Writer) *meter {
 	}}
 }
 
-// expect adds a file to the total. A negative number takes one off that has failed.
+// expect adds the bytes of a file to the total. A negative number removes a file that has failed.
 func (m *meter) expect(n int64) {
 	if m != nil {
 		m.total.Add(n)
@@ -66,8 +66,8 @@ func (m *meter) expectAll() {
 	}
 }
 
-// add counts bytes; a negative number are some that have to be sent again. limits says what limits
-// the copy.
+// add counts bytes that were copied. A negative number takes back bytes that must be sent again.
+// limits returns what limits the copy.
 func (m *meter) add(n int, limits func() string) {
 	if m == nil {
 		return
@@ -97,7 +97,7 @@ func (m *meter) clear() {
 	}
 }
 
-// print writes to the terminal. The display is a courtesy: its errors are nobody's.
+// print writes to the terminal. It ignores errors, because the copy does not depend on the display.
 func (m *meter) print(s string) { _, _ = io.WriteString(m.w, s) }
 
 // progressLine is the progress in words: the share, the bytes, the rate in bytes a second, the time
@@ -126,7 +126,7 @@ func progressLine(done, total int64, all bool, perSecond float64, limits string)
 	return strings.Join(parts, ", ")
 }
 
-// rate is a rate that follows the last seconds. The zero value has seen nothing.
+// rate is a rate over the last seconds. The zero value is a rate at the begin of a copy.
 type rate struct {
 	when      time.Duration
 	done      int64

@@ -1,7 +1,7 @@
 package filecmd
 
-// queued is how many objects the walk is ahead of those that copy them, so that it reads the next
-// directories meanwhile.
+// queued bounds the objects that the walk has found and no goroutine copies yet. While they wait,
+// the walk reads the next directories.
 const queued = 1024
 
 // start has one of the goroutines that copy run do.

@@ -13,8 +13,8 @@ import (
 // remote is a server's side of a copy.
 type remote struct{ c *client.Client }
 
-// child is the object of a directory entry: what the server left out of the
-// listing is asked for.
+// child returns the object of a directory entry. If the listing has no handle or no attributes of
+// the entry, child calls the server for them.
 func child(ctx context.Context, c *client.Client, dir *client.Node, e *client.Entry) (*client.Node, error) {
 	switch {
 	case e.Handle == nil:

@@ -24,7 +24,7 @@ type object struct {
 
 func (o *object) dir() bool { return o.attr.Type == blockstore.TypeDir }
 
-// moved notes the name that an object has now.
+// moved records the name that an object has now.
 func (o *object) moved(into *object, name string) {
 	o.shown = below(into, name)
 	if o.path != "" {
@@ -35,8 +35,8 @@ func (o *object) moved(into *object, name string) {
 // sparse reports whether a file has fewer bytes allocated than its size.
 func (o *object) sparse() bool { return o.attr.Used < o.attr.Size }
 
-// toCopy is the number of bytes that a copy is likely to count: none for what is no file, and the
-// allocated ones of a sparse file.
+// toCopy estimates the bytes that a copy of the object transfers: the allocated bytes of a sparse
+// file, and 0 for an object that is not a regular file.
 func (o *object) toCopy() int64 {
 	if o.attr.Type != blockstore.TypeReg {
 		return 0

@@ -33,8 +33,8 @@ var smallBuffers = sync.Pool{New: func() any {
 }}
 
 // small copies a file that fits into one WRITE, in one call to the server. done is false if that is
-// not possible, or has failed on the target's side: the target is as it was then, and the steps
-// one by one either work or say what is wrong.
+// not possible, or has failed at the target. Then the target is unchanged. The caller copies the
+// file in single steps, which work or return a more exact error.
 func (k *copier) small(ctx context.Context, from, into *object, name string) (to *object, done bool, err error) {
 	target, ok := k.dst.(placer)
 	if !ok || k.severalCalls.Load() || k.verify || k.sameSide || from.sparse() || from.attr.Size > client.TransferMax {

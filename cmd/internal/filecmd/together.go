@@ -25,8 +25,9 @@ type together struct {
 	bytes uint64
 }
 
-// gather starts the copy of a small file together with the next ones of its directory. It does not
-// wait for these while there is too little to do for the goroutines that copy.
+// gather collects a small file, to copy it together with the next small files of its directory. If
+// few objects wait to be copied (copier.ahead), gather starts the copy at once, so that the
+// goroutines that copy do not become idle.
 func (k *copier) gather(from, into *object, name string) {
 	t := &k.next
 	if t.into != into || t.bytes+from.attr.Size > togetherBytes || len(t.files) == togetherFiles {
@@ -59,8 +60,8 @@ func (k *copier) mayGather(from *object) bool {
 		!k.verify && !k.sameSide && !k.severalCalls.Load() && !k.readsSingly.Load()
 }
 
-// several copies small files in as few calls as possible. What fails so is copied one by one, which
-// either works or says what is wrong.
+// several copies small files in as few calls as possible. It copies the files for which that fails
+// one by one, which works or returns a more exact error.
 func (k *copier) several(t *together) {
 	ctx := k.r.ctx
 	buf := smallBuffers.Get().(*[]byte)

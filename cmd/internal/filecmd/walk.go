@@ -4,12 +4,14 @@ import (
 	"errors"
 )
 
-// The walk goes through the source depth first. Each directory takes it a round trip, to make it or
-// to list it, so the next directories are made and listed while it is in one.
+// The walk goes through the source depth first. A directory costs round trips: to make it at the
+// target, and to list it at the source. So the next directories are made and listed in the
+// background.
 const (
 	// dirsAhead is how many directories are made and listed at once at each level.
 	dirsAhead = 4
-	// depthAhead is the depth from which on there is one, which bounds the listings that are open.
+	// depthAhead bounds the listings that are open. From this depth on only one directory at a time
+	// is made and listed at each level.
 	depthAhead = 32
 	// entriesAhead bounds the entries that are read ahead in one directory.
 	entriesAhead = 256

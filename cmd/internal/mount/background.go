@@ -19,8 +19,8 @@ import (
 // mounted.
 const readyFD = 3
 
-// background starts the process that serves the mount, and waits until the directory is mounted.
-// With now it does not wait (option bg of nfs(5)).
+// background starts the process that serves the mount, and waits until the directory is mounted. If
+// now is set, background returns without the wait (option bg of nfs(5)).
 func (r *run) background(now bool) error {
 	self, err := os.Executable()
 	if err != nil {

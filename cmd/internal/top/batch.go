@@ -20,14 +20,15 @@ type Batch struct {
 	Interval time.Duration
 	Count    int  // views to write; 0 is no end
 	JSON     bool // a View in each line
-	// All: every table, not only the Model's. Rows are the most of each, 0 is no bound.
+	// All writes every table, not only the one of Model. Rows bounds the rows of each; 0 is no
+	// bound.
 	All   bool
 	Rows  int
 	Model *Model
 }
 
-// Run writes views until there are as many as there should be, ctx ends, or the server does not
-// answer. The first comes after an interval. The end of ctx is not an error.
+// Run writes Count views, the first one after an interval. It ends earlier if ctx ends, or if the
+// server does not answer. The end of ctx is not an error.
 func (b *Batch) Run(ctx context.Context, w io.Writer) error {
 	before, err := b.Fetch(ctx)
 	t := time.NewTicker(b.Interval)

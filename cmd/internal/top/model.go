@@ -27,11 +27,11 @@ type Model struct {
 	Paused bool
 
 	view   *live.View
-	fault  string // why there is nothing newer
+	fault  string // why there is no newer view
 	table  int
 	orders []order
 	scroll []int
-	idle   bool // rows in which nothing happens are shown, too
+	idle   bool // rows without activity are shown, too
 	help   bool
 	typing bool // the filter is being typed
 	filter string
@@ -128,7 +128,7 @@ func (m *Model) Key(k string) (quit bool) {
 	case "home", "g":
 		m.scroll[m.table] = 0
 	case "end", "G":
-		m.scroll[m.table] = 1 << 30 // Lines knows how far that is
+		m.scroll[m.table] = 1 << 30 // Lines reduces it to the last row
 	}
 	return false
 }

@@ -46,8 +46,8 @@ type fetched struct {
 	err    error
 }
 
-// Run shows the server until the user has seen enough. The terminal is put back as it was,
-// whatever ends Run: a key, a signal, ctx, or a panic.
+// Run shows the server until a key, a signal, ctx, Count or a panic ends it. In every case it
+// restores the terminal.
 func (s *Screen) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -66,7 +66,8 @@ func (s *Screen) Run(ctx context.Context) error {
 	}
 	defer s.close()
 
-	// What goroutines panic with is raised here, where the terminal is put back.
+	// Run itself panics with the value of a panic in another goroutine, because Run restores the
+	// terminal.
 	panics := make(chan any, 1)
 	guard := func(f func()) {
 		defer func() {
@@ -147,9 +148,9 @@ func (s *Screen) Run(ctx context.Context) error {
 			s.close()
 			signal.Reset(sig)
 			if n, ok := sig.(syscall.Signal); ok {
-				_ = syscall.Kill(syscall.Getpid(), n) // so that who waits sees why
+				_ = syscall.Kill(syscall.Getpid(), n) // so that the parent sees the cause
 			}
-			select { // unless it is ignored
+			select { // the process goes on here only if the signal is ignored
 			case <-ctx.Done():
 			case <-time.After(time.Second):
 			}
@@ -171,17 +172,17 @@ func (s *Screen) open() error {
 	return err
 }
 
-// close puts the terminal back as it was. It may be called again.
+// close restores the terminal. It may be called more than once.
 func (s *Screen) close() {
 	if s.saved == nil {
 		return
 	}
-	_, _ = s.Out.WriteString(leave) // if it is gone, nothing is left to put back
+	_, _ = s.Out.WriteString(leave) // an error means that the terminal is gone
 	_ = term.Restore(int(s.In.Fd()), s.saved)
 	s.saved = nil
 }
 
-// suspend gives the terminal to the shell until that continues the process.
+// suspend gives the terminal to the shell until the shell continues the process.
 func (s *Screen) suspend(continued <-chan os.Signal) error {
 	s.close()
 	if err := syscall.Kill(syscall.Getpid(), syscall.SIGTSTP); err != nil {
@@ -237,7 +238,8 @@ var sequences = map[string]string{
 	"[5~": "page-up", "[6~": "page-down", "[Z": "shift-tab",
 }
 
-// keys takes apart what a terminal sends at once. Sequences that mean nothing here are left out.
+// keys splits one read from the terminal into the names of keys. It leaves out sequences that have
+// no name here.
 func keys(b []byte) (out []string) {
 	for len(b) > 0 {
 		switch c := b[0]; {
@@ -280,7 +282,7 @@ func sequence(b []byte) int {
 		switch {
 		case b[i] >= 0x40 && b[i] <= 0x7e:
 			return i + 1
-		case b[i] < ' ': // it was broken off
+		case b[i] < ' ': // a control character ends an incomplete sequence
 			return i
 		}
 	}

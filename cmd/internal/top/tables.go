@@ -11,7 +11,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/live"
 )
 
-// cell is a value of a table: what is shown, and for columns of numbers what they are sorted by.
+// cell is a value of a table: the text that is shown, and in a column of numbers the number by
+// which the rows are sorted.
 type cell struct {
 	text string
 	num  float64
@@ -19,15 +20,15 @@ type cell struct {
 
 type column struct {
 	title string
-	width int  // at least
-	words bool // text, left-aligned, sorted from A on; others are numbers, the largest first
+	width int  // the least width
+	words bool // text, left-aligned, sorted from A on; else numbers, the largest first
 }
 
-// table is one of the lists of a View. Its first column takes what width is left.
+// table is one of the lists of a View. Its first column gets the width that the others leave.
 type table struct {
 	name, title string
 	columns     []column
-	sort        int // the column that it is sorted by at first
+	sort        int // the column by which it is sorted at first
 	rows        func(v *live.View) []line
 }
 
@@ -192,7 +193,7 @@ func megabytes(x float64) string {
 	return fmt.Sprintf("%.0f", x)
 }
 
-// micros is a time given in microseconds; none is 0.
+// micros returns the text of a time in microseconds. 0 means that there is no time.
 func micros(us float64) string {
 	switch {
 	case us == 0:
@@ -241,7 +242,8 @@ func span(seconds float64) string {
 	return d.String()
 }
 
-// clean is text that a terminal only shows: what names contain may come from elsewhere.
+// clean replaces characters that are not printable: names come from clients, and must not control
+// the terminal.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
