@@ -85,7 +85,7 @@ func (a *ahead) note(off, n, size uint64, cold, may bool) (from, to uint64) {
 		return 0, 0
 	}
 	if r.asked > r.front+aheadDepth {
-		r.asked = 0 // of an earlier stream, which was further
+		r.asked = 0 // the value of an earlier stream, which was further ahead
 	}
 	depth := min(2*r.covered, aheadDepth)
 	from, to = max(r.front, r.asked), min(r.front+depth, size)

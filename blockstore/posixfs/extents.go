@@ -47,8 +47,8 @@ func (f *FS) source(c *blockstore.Cred, o *object) (fd int, size uint64, err err
 	return fd, uint64(st.Size), mapErr(err)
 }
 
-// modify runs do, which changes the data of a file, with the identity that the kernel has to
-// see. o.mu is held.
+// modify runs do, which changes the data of a file. do runs as the client's user if the file has
+// set-ID bits or if the space of the user is limited, else as the daemon. o.mu is held.
 func (f *FS) modify(c *blockstore.Cred, o *object, do func(fd int) error) error {
 	var st unix.Stat_t
 	if err := o.statFile(&st); err != nil {

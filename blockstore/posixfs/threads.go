@@ -117,8 +117,8 @@ func (m *makers) as(k *caller, c *blockstore.Cred, fn func() error) error {
 
 func (m *makers) stop() { close(m.quit) }
 
-// processUmask returns the umask of the process. It does not call umask(2), which returns the umask
-// only while it replaces it for all threads.
+// processUmask returns the umask of the process. It does not call umask(2): each call
+// of umask(2) replaces the umask of all threads, if only for a moment.
 func processUmask() uint32 {
 	// This thread has the umask of the process. The first thread may be a maker, so that
 	// /proc/self/status could show another one.

@@ -175,7 +175,7 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 	} else {
 		o.after(w)
 	}
-	return n, mapErr(err) // ENOSPC and EDQUOT come here, or at the sync if it allocates
+	return n, mapErr(err) // ENOSPC, EDQUOT: with delayed allocation the sync returns them
 }
 
 // pwriteAs is pwrite as the client's user, so that the kernel removes the set-ID bits. It is a

@@ -1,10 +1,12 @@
 // Package bridge makes a server that speaks RPC-over-RDMA reachable for clients that speak RPC over
-// TCP only. It takes record-marked calls of NFS versions 3, 4.0, 4.1 and 4.2, of MOUNT version 3
-// and of NFSACL version 3, sends each on over a connection that is made for its client's
-// connection, and answers portmap queries with its own port. Calls of the server on that connection
-// (callbacks of versions 4.1 and 4.2) go to the client on its own. Those of version 4.0 would come
-// over connections that the server makes to the client's address, which is not the bridge's: a
-// server does not make them, and gives no delegations.
+// TCP only. It forwards calls of NFS versions 3, 4.0, 4.1 and 4.2, of MOUNT version 3 and of NFSACL
+// version 3. For each connection of a client it makes one connection to the server. It answers
+// portmap queries with its own port.
+//
+// Callbacks of versions 4.1 and 4.2 arrive on the connection to the server, and go to the client on
+// the client's connection. In version 4.0 the server would connect to the address of the client.
+// The address of the connection is that of the bridge, so a server does not do so, and gives no
+// delegations.
 //
 // The bridge knows the calls that carry bulk data, so that data moves by RDMA on the far side: READ
 // and READLINK results, WRITE and SYMLINK arguments (RFC 8267 sections 4 and 6.1). Everything else

@@ -93,8 +93,9 @@ func (d *Dialer) secured(ctx context.Context, at endpoint, domain *rpcrdma.Domai
 	return mountPlain{s}, nil
 }
 
-// mountPlain makes the calls of MOUNT without RPCSEC_GSS, as the clients of kernels do. Some
-// servers answer them wrongly otherwise. A handle that MOUNT returns is no permission.
+// mountPlain makes the calls of MOUNT without RPCSEC_GSS, as the clients of kernels do, because
+// some servers answer MOUNT with RPCSEC_GSS wrongly. A handle that MOUNT returns gives no
+// permission: the server checks each call of NFS.
 type mountPlain struct{ *rpc.Secured }
 
 // Call implements rpc.Client.
@@ -167,8 +168,9 @@ func (d *Dialer) Client(u client.URL) *client.Client {
 }
 
 // Connect makes one connection to a URL's server, for calls of the caller, who closes it. backward
-// gets the calls of the server, see rpcrdma.ClientConfig. Over TCP the local port is any: a port
-// below 1024 would vouch for the users of the calls.
+// gets the calls of the server, see rpcrdma.ClientConfig. Over TCP the local port is not below
+// 1024: some servers believe the user IDs in calls from such a port, and the calls here are those
+// of others.
 func (d *Dialer) Connect(ctx context.Context, u client.URL, backward func(msg []byte, reply func(msg []byte))) (
 	rpc.Client, error,
 ) {

@@ -133,11 +133,14 @@ func (f *FS) writeDelegation(n *node) *client.Delegation {
 	return nil
 }
 
-// lostData returns the error of data that was written under a lost delegation and is lost: another
-// client may have changed the file (errLost). Data is not lost if the file is as it was before the
-// data was written. It is always lost if this mount had changed the file since its attributes were
-// read: a difference then says nothing. Attributes that were read later can be another client's
-// version.
+// lostData maps the error of a WRITE of data that was written under a delegation. If the delegation
+// is lost, another client may have changed the file. The server then executes the WRITE only if the
+// file has the ctime of baseline.attr (client.Unchanged). If the ctime differs, the data is lost
+// (errLost).
+//
+// The data is always lost if this mount had changed the file after it read these attributes
+// (baseline.stale): the change alone makes the ctime differ. Attributes that were read after the
+// loss cannot replace them: they can be those of another client's version.
 func lostData(err error) error {
 	if errors.Is(err, client.ErrDelegationLost) || client.IsStatus(err, nfs.ErrNotSync) {
 		return errLost

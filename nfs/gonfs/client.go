@@ -28,9 +28,9 @@ type Client struct {
 // d.
 //
 // go-nfs-client dials TCP only, so Dial listens on a free port of 127.0.0.1 for as long as the
-// Client is open. Every process of this host can connect there, and the server sees this host, as
-// it would if that process had opened an RDMA connection itself: calls carry the AUTH_SYS
-// credentials that each process chooses.
+// Client is open. Every process of this host can connect there, and chooses the AUTH_SYS
+// credentials of its calls. The process could also open an RDMA connection itself: the server sees
+// this host in both cases.
 func Dial(ctx context.Context, d *dial.Dialer, url string) (*Client, error) {
 	u, err := client.ParseURL(url)
 	if err != nil {

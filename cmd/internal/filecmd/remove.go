@@ -102,7 +102,7 @@ type remover struct {
 	slots chan struct{}
 }
 
-// dir removes a directory: what is in it first.
+// dir removes a directory, and before it all that is in the directory.
 func (x *remover) dir(parent client.Handle, name, shown string, h client.Handle) {
 	type item struct {
 		name   string
@@ -147,7 +147,7 @@ func (x *remover) dir(parent client.Handle, name, shown string, h client.Handle)
 				one()
 			})
 		default:
-			one() // all are busy: here, so that depth costs no slots
+			one() // no slot is free: a deep tree must not wait for slots that its upper levels have
 		}
 	}
 	wg.Wait()
