@@ -25,8 +25,8 @@ const (
 
 // Options are the properties of a new store. The zero value is usable.
 type Options struct {
-	// MaxBytes bounds file data plus a fixed cost for each inode; 0 means
-	// 1 TiB. Beyond it operations fail with ErrNoSpace.
+	// MaxBytes bounds file data, extended attributes and ACLs, plus a fixed cost for each inode and
+	// each name; 0 means 1 TiB. Beyond it operations fail with ErrNoSpace.
 	MaxBytes uint64
 	// MaxFiles bounds the inodes; 0 means 2^32.
 	MaxFiles uint64

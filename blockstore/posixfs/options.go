@@ -36,8 +36,8 @@ type Options struct {
 	FSID uint64
 	// Filesystem identifies the filesystem; 0 is that of ProbeFilesystem.
 	Filesystem uint64
-	// OpenFiles bounds the objects in the cache, each with up to three descriptors. 0 takes a share of
-	// RLIMIT_NOFILE, at most 4096.
+	// OpenFiles bounds the objects in the cache, each with up to three descriptors. The bound is at
+	// most 4096, and at most a sixth of RLIMIT_NOFILE, but at least 16. 0 takes the largest bound.
 	OpenFiles int
 	// Files are the descriptors that stores of the process share. nil: the store has all of them.
 	Files *Files
