@@ -19,14 +19,14 @@ const (
 	linkMax = 65000
 	// targetMax is the longest target of a symlink (PATH_MAX less its NUL).
 	targetMax = 4095
-	// inodeCost is what an inode or an entry counts against Options.MaxBytes.
+	// inodeCost is the number of bytes that an inode counts against Options.MaxBytes.
 	inodeCost = 256
 )
 
 // Options are the properties of a new store. The zero value is usable.
 type Options struct {
-	// MaxBytes bounds file data, extended attributes and ACLs, plus a fixed cost for each inode and
-	// each name; 0 means 1 TiB. Beyond it operations fail with ErrNoSpace.
+	// MaxBytes bounds file data, extended attributes and ACLs, plus a fixed cost for each inode;
+	// 0 means 1 TiB. Beyond it operations fail with ErrNoSpace.
 	MaxBytes uint64
 	// MaxFiles bounds the inodes; 0 means 2^32.
 	MaxFiles uint64
