@@ -2,10 +2,10 @@
 # Builds the programs that use RDMA devices through rdma-core: deploy/rdma.sh VERSION DIRECTORY,
 # called by "make build-rdma" and for packages and images.
 #
-# GO is the go command, ARCH the architecture (this host's), CC the C compiler for it. What they link is the
-# C library alone: the libraries of rdma-core are opened when a program starts, and it starts
-# where they are not. Names are resolved by Go, as in the static programs. Where the compiler or the
-# headers are missing it says so and ends with status 3. "deploy/rdma.sh check" does that and no more.
+# GO is the go command, ARCH the architecture (default: this host's), CC the C compiler for it. The programs are linked
+# with the C library alone. They open the libraries of rdma-core when they start, and also start without these
+# libraries. Go resolves names, as in the static programs. If the compiler or the headers are missing, the script
+# says so and ends with status 3. "deploy/rdma.sh check" only looks for them.
 set -eu
 cd "$(dirname "$0")/.."
 : "${GO:=go}"
