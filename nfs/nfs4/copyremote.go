@@ -117,9 +117,6 @@ func (k *compound) copyRemote(t *transfer, at netip.AddrPort, synchronous bool) 
 	if st := k.regular(); st != nfs.OK {
 		return st
 	}
-	if t.source.Special() {
-		return nfs.ErrBadStateID
-	}
 	if st := k.ioState(t.target, true); st != nfs.OK {
 		return st
 	}
@@ -135,6 +132,9 @@ func (k *compound) copyRemote(t *transfer, at netip.AddrPort, synchronous bool) 
 	if !at.IsValid() {
 		k.s.copies.denied.Add(1)
 		return nfs.ErrOffloadDenied
+	}
+	if t.source.Special() {
+		return nfs.ErrBadStateID
 	}
 	if synchronous {
 		k.c.Res.Bool(true)  // consecutive

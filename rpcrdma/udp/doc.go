@@ -1,4 +1,4 @@
-// Package udp is ONC RPC in datagrams: one call or reply in each (RFC 5531 section 6), without
+// Package udp is ONC RPC in datagrams: one call or reply in each (RFC 5531 section 5), without
 // record marks. It is for the small programs around NFS that some clients call only by UDP: the
 // port mapper, MOUNT, the lock manager and its status monitor, quotas. NFS itself is not served by
 // UDP.
