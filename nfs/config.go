@@ -12,7 +12,7 @@ import (
 // MaxIO is the most data of one READ, WRITE or directory listing, in bytes.
 const MaxIO = 1 << 20
 
-// Config is what the programs of NFS need.
+// Config is what the servers of all versions and of the programs around NFS need.
 type Config struct {
 	// Exports and Codec are required.
 	Exports *Table
@@ -21,25 +21,24 @@ type Config struct {
 	Counters *Counters
 	// Denials remembers the clients that were denied; nil: they are forgotten.
 	Denials *Denials
-	// Logger gets what an operator should know; nil is silent.
+	// Logger gets messages for the operator; nil drops them.
 	Logger *slog.Logger
-	// Audit gets a message for each mount, each client of version 4 and each refusal. It must not
-	// wait. nil drops them.
+	// Audit gets a message for each MNT, refused ones too, and in version 4 for each client, each
+	// session and refusals of exports. It must not wait. nil drops them.
 	Audit *slog.Logger
-	// Delegations gives servers of other protocols the delegations of version 4. nil means that there
-	// are none.
+	// Delegations are those of version 4, for the servers of other protocols. nil: there are none.
 	Delegations Delegations
-	// Groups are those of the server's users, for rules with ManageGIDs; nil means that
-	// there are none.
+	// Groups is the server's database of groups, for rules with ManageGIDs. nil: there is none.
 	Groups Groups
-	// ShowAll reports whether MOUNT's lists are of all exports and mounts, for everybody; nil, or
-	// false: a client sees what it may mount and has mounted.
+	// ShowAll reports whether EXPORT and DUMP of MOUNT list all exports and all mounts to everybody.
+	// If it returns false, or is nil, a client sees only the exports that it may mount and its own
+	// mounts.
 	ShowAll func() bool
-	// Shares are the share reservations, for version 3; nil means that there are none.
+	// Shares are the share reservations of all protocols; nil: there are none.
 	Shares Shares
 }
 
-// SetDefaults sets what may be nil to what nil means.
+// SetDefaults replaces each nil field by its default.
 func (c *Config) SetDefaults() {
 	silent := slog.New(slog.DiscardHandler)
 	c.Logger, c.Audit = cmp.Or(c.Logger, silent), cmp.Or(c.Audit, silent)
@@ -54,12 +53,12 @@ func (c *Config) SetDefaults() {
 	}
 }
 
-// Names translates between users and groups and their names in version 4. The methods may be called
-// from any goroutine, and may wait.
+// Names translates users and groups to their names in version 4, and back. The methods may be
+// called from any goroutine, and may wait.
 type Names interface {
-	// Append appends what a user or group is called.
+	// Append appends the name of a user or group.
 	Append(b []byte, id uint32, group bool) []byte
-	// Parse finds one; ok is false if there is none.
+	// Parse returns the user or group of a name; ok is false if there is none.
 	Parse(who []byte, group bool) (id uint32, ok bool)
 }
 
@@ -68,11 +67,12 @@ type Names interface {
 // the delegation is being recalled, and the caller repeats its call soon. The methods may be called
 // from any goroutine.
 type Delegations interface {
-	// Delegating reports whether any file may be delegated. If not, everything is free.
+	// Delegating reports whether any file may be delegated. If not, no call below finds a conflict.
 	Delegating() bool
-	// Free reports whether no delegation is in the way of reading a file, or of changing it. If
-	// mayWait is true, it recalls those that are, and waits a moment for their return. If not, it
-	// only looks: the caller, on a transport's loop, has a worker serve the call.
+	// Free reports whether no delegation conflicts with reading a file or, if change is true, with
+	// changing it. With mayWait it recalls the delegations that conflict, and waits a moment for
+	// their return. Without mayWait it only looks: the caller runs on a transport's loop, and a
+	// worker then serves the call.
 	Free(f lock.File, change, mayWait bool) bool
 	// BeginChange recalls the delegations of a file that is about to change, and waits a moment for
 	// their return. ok reports that the change may be made. If begun is true, no client gets a
@@ -87,31 +87,32 @@ type Delegations interface {
 	DirChanged(dir lock.File, e DirEvent)
 }
 
-// Counters count what went wrong in serving NFS. The zero value is ready for
-// use, from any goroutine.
+// Counters count errors in serving NFS. The zero value is ready for use, from any goroutine.
 type Counters struct {
-	// BadHandles: not of this server's form. ForgedHandles: of its form, but
-	// not made by it. GoneExports: of an export that is no longer there.
+	// BadHandles counts handles that do not have the form of this server, ForgedHandles those that
+	// have the form and a wrong code, GoneExports those of an export that is no longer served.
 	BadHandles, ForgedHandles, GoneExports atomic.Uint64
-	// DeniedClients: no rule of the export is for the client.
+	// DeniedClients counts calls of clients that no rule of the export admits.
 	DeniedClients atomic.Uint64
-	// UnprotectedClients: calls on connections without the TLS that the export wants.
+	// UnprotectedClients counts calls on connections without the TLS that the rule requires.
 	UnprotectedClients atomic.Uint64
-	// ReadsMoved: READs that had to go to a worker because data was not in memory.
+	// ReadsMoved counts READs that moved to a worker because data was not in memory.
 	ReadsMoved atomic.Uint64
-	// NoMemory: READs that got JUKEBOX or DELAY because the transport had no memory for the data.
+	// NoMemory counts READs that got JUKEBOX or DELAY because the transport had no memory for the
+	// data.
 	NoMemory atomic.Uint64
-	// Throttled: calls that waited for a limit of an export. ThrottledAway: calls that were refused,
-	// to be repeated by the client, because too many calls wait, or the wait would be too long.
+	// Throttled counts calls that waited for a limit of an export. ThrottledAway counts calls that
+	// were refused because too many calls wait, or because the wait would be too long. Their clients
+	// send them again.
 	Throttled, ThrottledAway atomic.Uint64
-	// Garbage: calls with arguments that do not decode.
+	// Garbage counts calls with arguments that do not decode.
 	Garbage atomic.Uint64
 
 	status [len(statuses)]atomic.Uint64
 	other  atomic.Uint64
 }
 
-// Status counts a result.
+// Status counts a status.
 func (c *Counters) Status(s Status) {
 	if i := s.row(); i >= 0 {
 		c.status[i].Add(1)
@@ -120,8 +121,8 @@ func (c *Counters) Status(s Status) {
 	}
 }
 
-// Snapshot is the counts by name. Statuses are named nfs_status_NOENT; those
-// that never occurred are left out.
+// Snapshot returns the counts by name. The count of a status is named as nfs_status_NOENT; counts
+// of statuses that never occurred are left out.
 func (c *Counters) Snapshot() map[string]uint64 {
 	out := map[string]uint64{
 		"nfs_bad_handles": c.BadHandles.Load(), "nfs_forged_handles": c.ForgedHandles.Load(),

@@ -45,7 +45,7 @@ func (x *Export) Why(p *rpc.Peer, flavor rpc.AuthFlavor) string {
 	return ""
 }
 
-// who returns the network or the name of the rule, as in exports(5).
+// who names the clients of the rule in the form of exports(5).
 func (r *ClientRule) who() string {
 	switch {
 	case !r.CIDR.IsValid():
@@ -56,7 +56,7 @@ func (r *ClientRule) who() string {
 	return r.CIDR.String()
 }
 
-// Denial is a client that the rules of an export, or the setting nfs_versions, have denied.
+// Denial records that the rules of an export, or the setting nfs_versions, have denied a client.
 type Denial struct {
 	Client netip.Addr
 	Export string // its name; empty if the client asked for a version that is not served
@@ -65,7 +65,7 @@ type Denial struct {
 	Last   time.Time
 }
 
-// Bounds of Denials. A client with many addresses cannot make it grow, or fill the log.
+// Bounds of Denials: a client with many addresses cannot fill memory or the log.
 const (
 	denialsMax = 64
 	// denialLogEvery is how often the same denial is logged, denialLogBurst how many different ones
@@ -80,11 +80,12 @@ type Denials struct {
 	mu     sync.Mutex
 	list   []Denial // the latest last
 	since  time.Time
-	logged int // since then
+	logged int // different denials logged since then
 }
 
-// Add notes that a peer was denied an export at a time, and logs it if the log has not had it
-// lately. It returns the reason (Export.Why). A reason that is unknown by now is not noted.
+// Add records that an export has denied a peer, and logs it unless the log has it already. It
+// returns the reason (Export.Why). If nothing denies the peer any more, Add records nothing and the
+// reason is empty.
 func (d *Denials) Add(x *Export, p *rpc.Peer, flavor rpc.AuthFlavor, now time.Time, log *slog.Logger) (reason string) {
 	if reason = x.Why(p, flavor); reason == "" {
 		return reason

@@ -12,16 +12,16 @@ import (
 // AnonID is the usual user and group of anonymous callers.
 const AnonID = 65534
 
-// Squash says which callers become anonymous.
+// Squash says which callers are mapped to the anonymous user.
 type Squash uint8
 
 // Squash modes, as in exports(5).
 const (
-	// RootSquash makes root anonymous, and the group root.
+	// RootSquash maps user 0 and group 0.
 	RootSquash Squash = iota
-	// NoRootSquash believes everybody.
+	// NoRootSquash maps nobody.
 	NoRootSquash
-	// AllSquash makes everybody anonymous.
+	// AllSquash maps everybody.
 	AllSquash
 )
 
@@ -37,37 +37,36 @@ func (s Squash) String() string {
 	return "unknown"
 }
 
-// ClientRule says how the clients of a network, or those that a name stands for, may use an
-// export.
+// ClientRule says which clients may use an export, and how.
 type ClientRule struct {
-	// CIDR are the clients. An IPv4 address in IPv6 form counts as IPv4.
+	// CIDR is the network of the clients. An IPv4 address in IPv6 form counts as IPv4.
 	CIDR netip.Prefix
-	// Name are the clients where CIDR is not valid: a host, a pattern of hosts, a
-	// @netgroup. The table's Hosts knows them.
+	// Name selects the clients if CIDR is not valid: a host, a pattern of hosts, or a @netgroup. The
+	// table's Hosts resolves it.
 	Name string
-	// RO keeps these clients from changing anything.
+	// RO forbids these clients every change.
 	RO     bool
 	Squash Squash
-	// AnonUID and AnonGID are who an anonymous caller is; see AnonID.
+	// AnonUID and AnonGID are the anonymous user and group; see AnonID.
 	AnonUID, AnonGID uint32
-	// Secure wants calls over TCP to come from a port below 1024.
+	// Secure requires that calls over TCP and UDP come from a port below 1024.
 	Secure bool
-	// Flavors are the authentication flavors that are accepted; 0 means all there are.
+	// Flavors are the authentication flavors that are accepted; 0 means all.
 	Flavors Flavors
-	// Transports are those that the clients may come by; 0 means all.
+	// Transports are the transports that are accepted; 0 means all.
 	Transports Transports
-	// Securities are how their connections may be protected; 0 means in any way, and not at all.
-	// They are about TCP: to who comes by RDMA, which has none of them, they are InCleartext,
-	// unless Transports names RDMA.
+	// Securities are the protections of a connection that are accepted; 0 means every one, cleartext
+	// included. They are meant for TCP. A connection over RDMA has none of them and counts as
+	// InCleartext, unless Transports names RDMA.
 	Securities Securities
 	// MaxRead and MaxWrite bound the data of one READ or WRITE, in bytes; 0 means MaxIO.
 	MaxRead, MaxWrite uint32
-	// Limit is for each of the clients.
+	// Limit applies to each client by itself.
 	Limit Limit
-	// ManageGIDs takes the groups of a user from the server's database, if it has the user, instead of
-	// those in the call.
+	// ManageGIDs takes the groups of a user from the server's database instead of from the call. A
+	// user that the database does not have keeps the groups of the call.
 	ManageGIDs bool
-	// NoHide lets these clients get here by version 3 from the export that this one lies in.
+	// NoHide lets clients of version 3 enter this export from the export that it lies in.
 	NoHide bool
 	// NoReadDirPlus refuses READDIRPLUS.
 	NoReadDirPlus bool
@@ -91,7 +90,7 @@ const (
 // FlavorsGSS are the flavors of Kerberos.
 const FlavorsGSS = FlavorKrb5 | FlavorKrb5i | FlavorKrb5p
 
-// flavorBits has all flavors, the best first. A flavor without a row is never accepted.
+// flavorBits has all flavors, the preferred ones first. A flavor without a row is never accepted.
 var flavorBits = [...]struct {
 	flavor rpc.AuthFlavor
 	bit    Flavors
@@ -113,8 +112,8 @@ func (f Flavors) Has(a rpc.AuthFlavor) bool {
 	return false
 }
 
-// List are the flavors, the best first. Those of Kerberos are in it if they are named: an export
-// that accepts everything does not say whether the server has a keytab.
+// List returns the flavors, the preferred ones first. Flavors of Kerberos are in it only if the
+// rule names them: a rule that accepts everything does not say whether the server has a keytab.
 func (f Flavors) List() []rpc.AuthFlavor {
 	if f == 0 {
 		f = FlavorSys | FlavorNone
@@ -128,7 +127,7 @@ func (f Flavors) List() []rpc.AuthFlavor {
 	return out
 }
 
-// String names the flavors, as the option sec does.
+// String names the flavors in the form of the option sec.
 func (f Flavors) String() string {
 	var names []string
 	for _, a := range f.List() {
@@ -142,7 +141,7 @@ type Transports uint8
 
 // Transports.
 const (
-	ByTCP Transports = 1 << iota // and by UDP, which the programs around NFS have
+	ByTCP Transports = 1 << iota // and by UDP, which only the programs around NFS use
 	ByRDMA
 )
 
@@ -150,18 +149,18 @@ func (t Transports) has(c rpc.Transport) bool {
 	return t == 0 || t&ByTCP != 0 && c != rpc.TransportRDMA || t&ByRDMA != 0 && c == rpc.TransportRDMA
 }
 
-// Securities is a set of what protects connections over TCP.
+// Securities is a set of protections of connections over TCP.
 type Securities uint8
 
 // Securities.
 const (
 	InCleartext Securities = 1 << iota
-	ByTLS                  // and better
+	ByTLS                  // at least
 	ByMutualTLS
 )
 
-// Protects reports whether a caller's connection is as the rule wants it. MOUNT and the lock
-// manager do not ask: the Linux kernel's client has no TLS for them.
+// Protects reports whether the caller's connection has a protection that the rule accepts. MOUNT
+// and the lock manager do not call it, because the Linux client has no TLS for them.
 func (r *ClientRule) Protects(p *rpc.Peer) bool {
 	s := r.Securities
 	switch {
@@ -190,18 +189,19 @@ func ioMax(n uint32) uint32 {
 	return min(n, MaxIO)
 }
 
-// Hosts knows clients by name. Every call uses it, so it must not wait: see nfs/hosts.
+// Hosts resolves the names in rules. Every call uses it, so its methods must not wait, except Wait.
+// Package nfs/hosts implements it.
 type Hosts interface {
-	// Is reports whether a name is one of the host at an address. If known is false, the lookup is not
+	// Is reports whether the host at an address has a name. If known is false, the lookup is not
 	// complete yet.
 	Is(a netip.Addr, name string) (is, known bool)
-	// Want sets the names that are in use from now on.
+	// Want sets the names that rules use from now on.
 	Want(names []string)
-	// Wait waits until more is known about an address, or done is closed.
+	// Wait waits until the lookups about an address are complete, or done is closed.
 	Wait(a netip.Addr, done <-chan struct{})
 }
 
-// Groups knows the groups of the server's users. Its method may be called from any goroutine.
+// Groups is the server's database of groups. Its method may be called from any goroutine.
 type Groups interface {
 	// Groups returns the groups of a user; the caller does not change the list. ok is false if the
 	// database does not have the user. ready is false if the lookup would have to wait and wait is
@@ -209,59 +209,60 @@ type Groups interface {
 	Groups(uid uint32, wait bool) (list []uint32, ok, ready bool)
 }
 
-// Place is where an export lies in another one.
+// Place is where an export lies inside another one.
 type Place struct {
-	Export uint32            // the other's number
-	Dir    blockstore.Handle // a directory of it
-	Name   string            // the name in there that leads to the export
+	Export uint32            // number of the outer export
+	Dir    blockstore.Handle // a directory of the outer export
+	Name   string            // the name in Dir that leads to the inner export
 }
 
-// Location is a place where the data of an export is besides, or instead of, this server.
+// Location is a set of other servers that have the data of an export.
 type Location struct {
 	Path    string   // on those servers, absolute and clean
 	Servers []string // names and addresses; at least one
 }
 
-// Export is a directory that is served. It is not changed after it was given
-// to a Table.
+// Export is a directory that is served. It must not be changed after it was given to a Table.
 type Export struct {
-	// ID is inside the file handles, so it stays with the export for ever.
+	// ID is a part of file handles, so it must never change or be used for another export.
 	ID uint32
-	// Path is where the data is on this host; for people only.
+	// Path is the directory on this host. It is for display only.
 	Path string
 	// Pseudo is the name under which clients mount it, absolute and clean.
 	Pseudo   string
 	ReadOnly bool
-	// Clients are the rules. One of them applies: that of a single host, else of a network, of a
-	// pattern of names, of a netgroup, of everybody. Among several networks the one with the longest
-	// prefix applies, or with FirstMatch the first. Among several of another kind the first applies.
-	// An empty list admits everybody, with RootSquash to AnonID. The daemon never passes one:
-	// config.Export.Rules makes it a rule for the server's own host.
+	// Clients are the rules, of which one applies to a client. The kinds of rules take precedence in
+	// this order: a single host, a network, a pattern of names, a netgroup, everybody. Among several
+	// networks the one with the longest prefix applies, or with FirstMatch the first one. Among
+	// several rules of another kind the first one applies. An empty list admits everybody, with
+	// RootSquash to AnonID. The daemon never passes an empty list: config.Export.Rules replaces it by
+	// a rule for the server's own host.
 	Clients    []ClientRule
 	FirstMatch bool
-	// Limit is for all clients together.
+	// Limit applies to all clients together.
 	Limit Limit
-	// Place is where it lies in another export, if it does: clients of version 4 get here
-	// from there, and those of version 3 if the other has CrossMnt, or the rule NoHide.
+	// Place is where the export lies inside another one; nil: it lies in none. Clients of version 4
+	// enter it from there. Clients of version 3 do so if the outer export has CrossMnt, or their rule
+	// here has NoHide.
 	Place    *Place
 	CrossMnt bool
 	// Labels serves the security labels of the store to clients of version 4.2 (RFC 7862 section 9).
 	Labels bool
-	// Locations are other servers with the same data. Version 4 has them in fs_locations. If Moved is
-	// set the data is only there: clients of version 4 get MOVED. Other protocols know no such
-	// thing, and serve FS.
+	// Locations are other servers with the same data, for the attribute fs_locations of version 4. If
+	// Moved is set, only they have the data: clients of version 4 get MOVED. The other protocols have
+	// no such status, and serve FS.
 	Locations []Location
 	Moved     bool
-	// Ident tells the file system from others, in the place of what the store says; 0
-	// leaves it to that.
+	// Ident identifies the file system (fsid). 0 leaves the choice to the store.
 	Ident uint64
-	// PKeys are the partitions whose members the export is for, by either membership; none
-	// means all, and everybody who does not come by RDMA. With any, only they are let in.
+	// PKeys are the partitions that may use the export, by either membership. Without PKeys, all
+	// partitions and all other transports may. With PKeys, only connections over RDMA in one of the
+	// partitions may.
 	PKeys []uint16
-	// HostLocks has locks of clients taken by the store in the host's kernel, if it can.
+	// HostLocks makes the store take the clients' locks in the host's kernel, too, if it can.
 	HostLocks bool
-	// Fenced: the store ends the locks of a server that served before, when it is opened. A lock of
-	// the host that is in the way is another one's.
+	// Fenced says that the store, when it opens, ends the locks of the server that served before. A
+	// lock of the host that is in the way is then the lock of somebody else.
 	Fenced bool
 	FS     blockstore.FS
 
@@ -271,18 +272,18 @@ type Export struct {
 	covers bool // other exports lie in this one
 }
 
-// FSID identifies the export's filesystem towards clients.
+// FSID identifies the export's file system to clients.
 func (x *Export) FSID() uint64 { return x.fsid }
 
-// everyone are the rules of an export without any.
+// everyone has the rules of an export with an empty list.
 var everyone = []ClientRule{
 	{CIDR: netip.PrefixFrom(netip.IPv4Unspecified(), 0), AnonUID: AnonID, AnonGID: AnonID},
 	{CIDR: netip.PrefixFrom(netip.IPv6Unspecified(), 0), AnonUID: AnonID, AnonGID: AnonID},
 }
 
-// Rule returns the rule for a client and OK, ErrAcces if there is none, or ErrJukebox while the
-// client's name is being resolved. The Table has sorted the rules, so the first that matches
-// counts.
+// Rule returns the rule for a client and OK. It returns ErrAcces if there is no rule, and
+// ErrJukebox while the client's name is being resolved. The Table has sorted the rules, so the
+// first one that matches applies.
 func (x *Export) Rule(client netip.Addr) (*ClientRule, Status) {
 	client = client.Unmap().WithZone("")
 	for i := range x.Clients {
@@ -303,9 +304,9 @@ func (x *Export) Rule(client netip.Addr) (*ClientRule, Status) {
 	return nil, ErrAcces
 }
 
-// Admits returns the rule for a caller, ErrAcces if the export is not for this client by this
-// transport, or ErrJukebox while the client's name is being resolved. It does not check the flavor
-// of the call.
+// Admits returns the rule for a caller and OK. It returns ErrAcces if no rule admits the client by
+// this transport, and ErrJukebox while the client's name is being resolved. It does not check the
+// flavor of the call.
 func (x *Export) Admits(p *rpc.Peer) (*ClientRule, Status) {
 	r, st := x.AdmitsMount(p)
 	if st == OK && !r.Transports.has(p.Transport) {
@@ -314,7 +315,8 @@ func (x *Export) Admits(p *rpc.Peer) (*ClientRule, Status) {
 	return r, st
 }
 
-// AdmitsMount is Admits for MNT, which clients that come by RDMA send by TCP all the same.
+// AdmitsMount is Admits without the check of the transport: clients of an export for RDMA alone
+// still send MNT over TCP.
 func (x *Export) AdmitsMount(p *rpc.Peer) (*ClientRule, Status) {
 	if !x.inPartition(p) {
 		return nil, ErrAcces
@@ -329,15 +331,15 @@ func (x *Export) AdmitsMount(p *rpc.Peer) (*ClientRule, Status) {
 	return r, OK
 }
 
-// inPartition reports whether the export is for the partition of a peer.
+// inPartition reports whether the peer is in a partition that may use the export.
 func (x *Export) inPartition(p *rpc.Peer) bool {
 	const partition = 0x7fff
 	return len(x.PKeys) == 0 ||
 		slices.ContainsFunc(x.PKeys, func(k uint16) bool { return p.PKey != 0 && (k^p.PKey)&partition == 0 })
 }
 
-// fromOpenPort reports whether the rule wants a port below 1024, and the peer has another. Such a
-// port is no privilege with RDMA: a process that can open the device can send from any port.
+// fromOpenPort reports whether the rule requires a port below 1024 and the peer has another one.
+// Over RDMA the port is not checked: a process that can open the device can send from any port.
 func (r *ClientRule) fromOpenPort(p *rpc.Peer) bool {
 	const reserved = 1024
 	return r.Secure && p.Transport != rpc.TransportRDMA && p.Addr.Port() >= reserved

@@ -12,13 +12,16 @@ import (
 // HandleMax is the longest file handle of NFS version 3 (NFS3_FHSIZE).
 const HandleMax = 64
 
-// A file handle is
+// A file handle of version 3 and 4:
 //
-//	version (1) | export id (4, big-endian) | store handle (1..43) | code (16)
+//	+---------+-----------+--------------+------+
+//	| version | export ID | store handle | code |
+//	+---------+-----------+--------------+------+
+//	     1          4          1..43        16     bytes, big-endian
 //
-// The code is the first half of an HMAC-SHA256 over what precedes it. It stops
-// a client from making up a handle of an object that it was never given, in
-// particular one outside the export.
+// The code is the first half of an HMAC-SHA256 over the fields before it. Without the secret, a
+// client cannot make a handle of an object that it was never given, such as one outside of the
+// export.
 const (
 	handleVersion = 1
 	handleHead    = 1 + 4
@@ -26,23 +29,23 @@ const (
 	handleLongest = handleHead + blockstore.HandleMax + handleCode
 )
 
-// The longest handle has to fit into a version 3 file handle.
+// The longest handle must fit into a file handle of version 3.
 const _ = uint(HandleMax - handleLongest)
 
-// Why a handle is refused. Both are NFS3ERR_BADHANDLE to the client.
+// Errors of Parse. The client gets NFS3ERR_BADHANDLE or NFS4ERR_BADHANDLE for both.
 var (
 	ErrHandleForm = errors.New("nfs: file handle is not of this server's form")
 	ErrHandleCode = errors.New("nfs: file handle fails its authentication")
 )
 
-// Codec makes file handles and takes them apart. It is immutable, does not
-// allocate, and may be used from any goroutine.
+// Codec encodes and decodes file handles. It is immutable and may be used from any goroutine. Its
+// methods do not allocate.
 type Codec struct {
 	inner, outer [sha256.BlockSize]byte // the HMAC's two padded keys
 }
 
-// NewCodec makes a codec of a secret. Handles made with one secret are good in
-// every codec of the same secret, over restarts.
+// NewCodec makes a codec with a secret. All codecs with one secret accept the same handles, over
+// restarts too.
 func NewCodec(secret []byte) *Codec {
 	c := &Codec{}
 	if len(secret) > sha256.BlockSize {
@@ -58,8 +61,8 @@ func NewCodec(secret []byte) *Codec {
 	return c
 }
 
-// code is HMAC-SHA256 of msg (RFC 2104), which is at most handleHead +
-// blockstore.HandleMax bytes. Written out because a hash.Hash lives on the heap.
+// code returns the HMAC-SHA256 of msg (RFC 2104). msg has at most handleHead + blockstore.HandleMax
+// bytes. crypto/hmac is not used, because a hash.Hash is allocated on the heap.
 func (c *Codec) code(msg []byte) [sha256.Size]byte {
 	var b [sha256.BlockSize + handleLongest]byte
 	copy(b[:], c.inner[:])
@@ -70,7 +73,7 @@ func (c *Codec) code(msg []byte) [sha256.Size]byte {
 	return sha256.Sum256(b[:sha256.BlockSize+sha256.Size])
 }
 
-// Append appends the file handle of a store's object to dst.
+// Append appends the file handle of an object of a store to dst.
 func (c *Codec) Append(dst []byte, export uint32, h *blockstore.Handle) []byte {
 	at := len(dst)
 	dst = append(dst, handleVersion)
@@ -80,8 +83,8 @@ func (c *Codec) Append(dst []byte, export uint32, h *blockstore.Handle) []byte {
 	return append(dst, sum[:handleCode]...)
 }
 
-// AppendNoted is Append for an entry of a listing, whose code is in the note if it was
-// made before. note may be nil.
+// AppendNoted is Append for an entry of a listing. The store keeps a note with each entry: it has
+// the code, if one was computed before. note may be nil.
 func (c *Codec) AppendNoted(dst []byte, export uint32, h *blockstore.Handle, note *blockstore.Note) []byte {
 	if note == nil {
 		return c.Append(dst, export, h)
@@ -98,12 +101,12 @@ func (c *Codec) AppendNoted(dst []byte, export uint32, h *blockstore.Handle, not
 	return dst
 }
 
-// A note holds a code.
+// A note must hold exactly one code.
 const _ = uint(len(blockstore.Note{}.B)-handleCode) + uint(handleCode-len(blockstore.Note{}.B))
 
-// Parsed remembers the file handle that was taken apart last, as calls of one kind tend to
-// come for one file. It is for one goroutine at a time and one Codec. The zero value
-// remembers none.
+// Parsed is the file handle that was decoded last. Successive calls often have the same handle,
+// whose code then need not be computed again. A Parsed is for one goroutine at a time and for one
+// Codec. The zero value has no handle.
 type Parsed struct {
 	n      int
 	b      [HandleMax]byte
@@ -111,8 +114,7 @@ type Parsed struct {
 	h      blockstore.Handle
 }
 
-// ParseNext is Parse of a handle that may be the one of before, whose code need not be
-// computed again.
+// ParseNext is Parse with a cache of one handle. It updates last.
 func (c *Codec) ParseNext(last *Parsed, b []byte) (export uint32, h blockstore.Handle, err error) {
 	if last.n > 0 && subtle.ConstantTimeCompare(b, last.b[:last.n]) == 1 {
 		return last.export, last.h, nil
@@ -124,7 +126,8 @@ func (c *Codec) ParseNext(last *Parsed, b []byte) (export uint32, h blockstore.H
 	return export, h, err
 }
 
-// Parse takes a file handle apart. The bytes may have any length and come from anybody.
+// Parse decodes a file handle and checks its code. The bytes come from a client: any length and any
+// content are possible.
 func (c *Codec) Parse(b []byte) (export uint32, h blockstore.Handle, err error) {
 	n := len(b) - handleHead - handleCode
 	if n <= 0 || n > blockstore.HandleMax || b[0] != handleVersion {

@@ -9,26 +9,26 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// Bucket is a token bucket of so many units a second, written as the time at which it is full
-// again; the zero value is full. It reads no clock: times are nanoseconds of any one.
+// Bucket is a token bucket. full is the time at which it is full again, in nanoseconds; the zero
+// value is full. A Bucket reads no clock: all times that it gets must be of one clock.
 type Bucket struct{ full int64 }
 
-// burst is how much of a second's units a bucket holds: 1/burst.
+// A bucket holds 1/burst of the units of a second.
 const burst = 8
 
-// Reserve takes n units out, and says how long to wait until they are there. It may go into
-// debt by what is asked for at once, so that a bucket smaller than that is no obstacle: the
-// next one waits for it.
+// Reserve takes n units out of the bucket and returns how long to wait for them. One request may
+// take more than the bucket holds: the bucket then goes into debt, and the next request waits until
+// the debt is paid.
 func (b *Bucket) Reserve(now int64, rate, n uint64) (wait time.Duration) {
 	begin := max(b.full, now-int64(time.Second)/burst)
 	b.full = begin + cost(rate, n)
 	return time.Duration(max(begin-now, 0))
 }
 
-// Refund puts back what was reserved and is not used.
+// Refund puts units back that were reserved and are not used.
 func (b *Bucket) Refund(rate, n uint64) { b.full -= cost(rate, n) }
 
-// cost is how long n units take, in nanoseconds, at most costMax.
+// cost returns in how many nanoseconds n units become available, at most costMax.
 func cost(rate, n uint64) int64 {
 	const costMax = int64(time.Hour)
 	hi, lo := bits.Mul64(n, uint64(time.Second))
@@ -39,19 +39,19 @@ func cost(rate, n uint64) int64 {
 	return int64(min(q, uint64(costMax)))
 }
 
-// Limit bounds what is done: bytes of data and operations in a second, 0 for no bound.
+// Limit is a rate limit: bytes of data and operations per second. 0 means no limit.
 type Limit struct{ Bytes, Ops uint64 }
 
 func (l Limit) none() bool { return l == Limit{} }
 
-// waitMax is the longest that a call waits for its turn; clients ask again after a minute.
+// waitMax is the longest that a call waits for its turn. Clients send a call again after a minute.
 const waitMax = 15 * time.Second
 
-// meterClients bounds the clients that a meter tells apart.
+// meterClients bounds the clients for which a meter has buckets of their own.
 const meterClients = 4096
 
-// meter has the buckets of an export: one for all and one for each client. It outlives
-// changes of the export.
+// meter has the buckets of an export: one pair for all clients, and one for each client. A changed
+// export keeps its meter.
 type meter struct {
 	mu      sync.Mutex
 	all     buckets
@@ -82,8 +82,8 @@ func (b *buckets) refund(l Limit, n uint64) {
 // idle reports whether both buckets are full again.
 func (b *buckets) idle(now int64) bool { return max(b.bytes.full, b.ops.full) <= now }
 
-// reserve takes an operation with n bytes out of the buckets. ok is false, and nothing taken,
-// if the wait is too long.
+// reserve takes one operation with n bytes of data out of the buckets. If the wait would be longer
+// than waitMax, ok is false and nothing was taken.
 func (m *meter) reserve(now time.Time, client netip.Addr, each, all Limit, n uint64) (wait time.Duration, ok bool) {
 	at := now.UnixNano()
 	m.mu.Lock()
@@ -129,13 +129,13 @@ func (m *meter) client(now int64, a netip.Addr) *buckets {
 	return c
 }
 
-// comeAgain is the time to wait that Pace returns for a call that is refused, because its own wait
-// would be too long.
+// comeAgain is the wait that Pace returns for a call that is refused because its real wait would be
+// too long.
 const comeAgain = time.Second
 
-// Pace counts a call of n bytes of data on the object of a file handle against the limits of its
-// client, for rpc.Proc's Pace. now is the time that the version's server has. A call that no rule
-// admits is not counted: it is refused when it is served.
+// Pace implements rpc.Proc.Pace for a call with n bytes of data on the object of a file handle. It
+// counts the call against the limits of its client and its export. now is of the clock of the
+// caller. A call that no rule admits is not counted, because it is refused when it is served.
 func (t *Table) Pace(codec *Codec, c *rpc.Call, fh []byte, n int, take bool, now time.Time) (limit uint32,
 	wait time.Duration, ok bool,
 ) {
@@ -159,11 +159,12 @@ func (t *Table) Pace(codec *Codec, c *rpc.Call, fh []byte, n int, take bool, now
 	return limit, wait, true
 }
 
-// Limited reports whether anything bounds what a client does in the export.
+// Limited reports whether the export, or the client's rule in it, has a limit.
 func (x *Export) Limited(r *ClientRule) bool { return !x.Limit.none() || !r.Limit.none() }
 
-// Reserve takes an operation with n bytes of data out of what the client may do, and says how
-// long it has to wait. If ok is false that is too long: the client shall come again.
+// Reserve counts an operation with n bytes of data against the limits, and returns how long the
+// operation has to wait. If ok is false the wait would be too long: the client has to send the call
+// again later.
 func (x *Export) Reserve(r *ClientRule, now time.Time, client netip.Addr, n int) (wait time.Duration, ok bool) {
 	return x.meter.reserve(now, client.Unmap(), r.Limit, x.Limit, uint64(max(n, 0)))
 }

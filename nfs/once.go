@@ -7,19 +7,20 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// A client sends a call again if the server was killed between the change and the reply. Executed a
-// second time, a RENAME would fail with NOENT, an MKDIR with EXIST, and a REMOVE could remove what
-// another client has made since. So each of these calls notes, before it changes anything, which
-// objects stand under its names. A call that was cut off compares them with the objects that stand
-// there now. A call whose change cannot be seen in names, as a truncation, notes afterwards that it
-// has made its change.
+// A client sends a call again if the server was killed between the change and the reply. A second
+// execution would do harm: a RENAME would fail with NOENT and an MKDIR with EXIST, and a REMOVE
+// could remove what another client has made since. So each of these calls first notes in the
+// journal which objects its names refer to. When the call comes again, the server compares the note
+// with the objects that the names refer to now. A truncation does not show in names. Such a call
+// notes after the change that it has made it.
 //
-// The server can also be killed between the change and its sync. So what a call is found to have
-// changed is made stable before it is answered.
+// The server can also be killed between the change and its sync. So a change that an earlier
+// execution has made is made stable before the call is answered.
 
-// Noter remembers notes of calls beyond the end of the process. rpc.Call is one.
+// Noter is the journal as one call sees it: it retains notes of the call beyond the end of the
+// process. rpc.Call implements it.
 type Noter interface {
-	// Journaled reports whether it wants to know what the call is about to do.
+	// Journaled reports whether the call has a place in the journal. If not, no note is needed.
 	Journaled() bool
 	// Intend notes that the call is about to change something.
 	Intend(note []byte)
@@ -28,8 +29,8 @@ type Noter interface {
 	Doubt() []byte
 }
 
-// Once finds out whether a call has made its change already. One of its methods is called for a
-// call, once and before the change; Finished is called after it.
+// Once finds out whether an earlier execution of a call has made its change. A handler calls one of
+// the methods once, before the change, and Finished after the change where that is needed.
 type Once struct {
 	Call Noter
 	FS   blockstore.FS
@@ -63,7 +64,7 @@ func (o Once) RecordObjects(now Objects) (then Objects, cutOff bool) {
 	return then, cutOff
 }
 
-// Past is what the call noted if it was cut off earlier.
+// Past returns the note of an earlier execution. cutOff is false if there is none.
 func (o Once) Past() (then Objects, cutOff bool) {
 	if !o.Call.Journaled() {
 		return then, false
@@ -82,10 +83,10 @@ func (w Objects) note(c Noter) {
 	c.Intend(note[:])
 }
 
-// Opened reports what this call, an OPEN, did before it was cut off. The object is the one that has
-// the name now, nil if there is none. made: the call made the object. finished: it completed all
-// changes of the object. If there is no note of Finished, the call is taken to have made an object
-// that was not there before.
+// Opened reports what an earlier execution of this OPEN did. h is the object that has the name now;
+// nil: there is none. made: the OPEN made the object. finished: it completed all changes of the
+// object. If there is no note of Finished, an object that did not have the name before counts as
+// made.
 func (o Once) Opened(h *blockstore.Handle) (made, finished bool) {
 	if !o.Call.Journaled() {
 		return false, false
@@ -101,8 +102,8 @@ func (o Once) Opened(h *blockstore.Handle) (made, finished bool) {
 	return then[0] == 0, then[1] != 0
 }
 
-// Finished notes that the call has changed an object, or made it. It is for changes that cannot be
-// seen afterwards.
+// Finished notes that the call has made or changed an object. It is for changes that names do not
+// show.
 func (o Once) Finished(h *blockstore.Handle, made bool) {
 	if !o.Call.Journaled() {
 		return
@@ -114,7 +115,7 @@ func (o Once) Finished(h *blockstore.Handle, made bool) {
 	w.note(o.Call)
 }
 
-// Stable makes earlier changes of objects stable, in this order.
+// Stable makes earlier changes of the objects stable, one object after the other.
 func (o Once) Stable(objects ...blockstore.Handle) error {
 	for _, h := range objects {
 		if _, err := o.FS.SetAttr(nil, h, new(blockstore.SetAttr), nil); err != nil {
@@ -124,9 +125,9 @@ func (o Once) Stable(objects ...blockstore.Handle) error {
 	return nil
 }
 
-// Made reports the object that this call made before it was cut off. What was asked for of its
-// attributes is set, as it may have been cut off before that; what was written into a file since
-// then stays. err says that the object cannot be made stable.
+// Made returns the object that an earlier execution of this call made. The earlier execution may
+// have ended before it set all attributes, so Made sets them again. It does not change the size: a
+// client may have written to the file since. err says that the object cannot be made stable.
 func (o Once) Made(cred *blockstore.Cred, dir blockstore.Handle, name string, typ blockstore.FileType,
 	s *blockstore.SetAttr,
 ) (h blockstore.Handle, a blockstore.Attr, yes bool, err error) {
@@ -163,8 +164,8 @@ func (o Once) Complete(cred *blockstore.Cred, dir, h blockstore.Handle, a *block
 	return o.Stable(dir)
 }
 
-// Unlinked reports whether this call removed name before it was cut off. err says that this cannot
-// be made stable.
+// Unlinked reports whether an earlier execution removed name. err says that this cannot be made
+// stable.
 func (o Once) Unlinked(dir blockstore.Handle, name string) (yes bool, err error) {
 	if !o.Call.Journaled() {
 		return false, nil
@@ -177,8 +178,8 @@ func (o Once) Unlinked(dir blockstore.Handle, name string) (yes bool, err error)
 	return true, o.Stable(dir)
 }
 
-// Renamed reports whether this call moved from to to before it was cut off. err says that this
-// cannot be made stable.
+// Renamed reports whether an earlier execution moved fromName to toName. err says that this cannot
+// be made stable.
 func (o Once) Renamed(from blockstore.Handle, fromName string, to blockstore.Handle, toName string) (yes bool,
 	err error,
 ) {
@@ -187,15 +188,15 @@ func (o Once) Renamed(from blockstore.Handle, fromName string, to blockstore.Han
 	}
 	now := Objects{o.objectAt(from, fromName), o.objectAt(to, toName)}
 	then, cutOff := o.RecordObjects(now)
-	// Two names of one object stay as they are, so doing it again is right then.
+	// If both names are of one object, rename(2) changes nothing, and a second execution does no harm.
 	if !cutOff || then[0] == 0 || then[0] == now[0] {
 		return false, nil
 	}
 	return true, o.Stable(to, from)
 }
 
-// Linked reports whether this call gave h the name before it was cut off. err says that this cannot
-// be made stable.
+// Linked reports whether an earlier execution gave h the name. err says that this cannot be made
+// stable.
 func (o Once) Linked(h, dir blockstore.Handle, name string) (yes bool, err error) {
 	if !o.Call.Journaled() {
 		return false, nil

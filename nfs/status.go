@@ -7,10 +7,9 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// Status is the status of an NFS result: nfsstat3 (RFC 1813 section 2.6) and
-// nfsstat4 (RFC 8881 section 15, RFC 7862 section 11), which have the same numbers
-// where they mean the same. As an error it matches the error of package blockstore
-// that it stands for, so that a client may test it with errors.Is.
+// Status is the status of a result: nfsstat3 (RFC 1813 section 2.6) and nfsstat4 (RFC 8881 section
+// 15, RFC 7862 section 11). Where both have a status, its number is the same. As an error, a Status
+// matches the error of package blockstore that it stands for (errors.Is).
 type Status uint32
 
 // Statuses.
@@ -120,14 +119,14 @@ const (
 	ErrXattr2Big         Status = 10096
 )
 
-// statusRow ties a status to its name and to what a store calls it.
+// statusRow has the name of a status and the error of a store that it stands for.
 type statusRow struct {
 	status Status
 	name   string
-	err    error // nil: no store says so
+	err    error // nil: no error of a store
 }
 
-// statuses is in the order in which StatusOf looks.
+// statuses has all statuses. StatusOf takes the first row that matches.
 var statuses = [...]statusRow{
 	{OK, "OK", nil},
 	{ErrNoEnt, "NOENT", blockstore.ErrNotExist},
@@ -231,9 +230,9 @@ var statuses = [...]statusRow{
 	{ErrXattr2Big, "XATTR2BIG", blockstore.ErrXattrTooBig},
 }
 
-// StatusOf is the status for a store's error. A store that would have to wait
-// where it must not is a reason for the client to come again; an error outside
-// the vocabulary is IO.
+// StatusOf returns the status for an error of a store. If the store would have to wait where it
+// must not, the status is JUKEBOX: the client sends the call again. An error that is in no row is
+// IO.
 func StatusOf(err error) Status {
 	if err == nil {
 		return OK
@@ -263,7 +262,7 @@ func (s Status) row() int {
 	return -1
 }
 
-// String is the name in RFC 1813, or else in RFC 8881, without its prefix.
+// String returns the name in RFC 1813, else the one in RFC 8881, without its prefix.
 func (s Status) String() string {
 	if i := s.row(); i >= 0 {
 		return statuses[i].name
@@ -298,7 +297,7 @@ func (s Status) Is(target error) bool {
 	return i >= 0 && statuses[i].err != nil && statuses[i].err == target
 }
 
-// Err is s as an error: nil for OK.
+// Err returns s as an error; OK is nil.
 func (s Status) Err() error {
 	if s == OK {
 		return nil

@@ -19,12 +19,12 @@ var (
 	ErrExportUnknown = errors.New("nfs: nothing is exported by that name")
 )
 
-// Table holds the exports. Readers see a snapshot and never wait; changes come
-// from any goroutine and take effect with the next call that is served. One
-// store may be exported under several names: with the same ID, and then by the
-// rules of the first.
+// Table is the list of exports. A call reads one snapshot of the list and never waits. A change
+// comes from any goroutine, and takes effect with the next call that is served. A store may be
+// exported under several names. These entries have the same ID, and the rules of the first entry
+// apply under every name.
 type Table struct {
-	hosts Hosts      // nil: no rule has a name
+	hosts Hosts      // nil: no rule has a Name
 	mu    sync.Mutex // serializes changes
 	cur   atomic.Pointer[snapshot]
 }
@@ -34,29 +34,29 @@ type snapshot struct {
 	byID   map[uint32]*Export
 	byName map[string]*Export
 	places map[Place]*Export
-	// limited: an export has a limit, or a rule in one.
+	// limited: an export, or a rule of an export, has a limit.
 	limited bool
 }
 
-// Limited reports whether any client is limited in any export.
+// Limited reports whether any export, or any rule, has a limit.
 func (t *Table) Limited() bool { return t.load().limited }
 
-// NewTable makes a table with nothing in it. Hosts is needed for rules with names.
+// NewTable makes an empty table. h resolves the names in rules; nil: no rule may have one.
 func NewTable(h Hosts) *Table {
 	t := &Table{hosts: h}
 	t.cur.Store(&snapshot{})
 	return t
 }
 
-// Add exports one more.
+// Add adds an export.
 func (t *Table) Add(x *Export) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.set(append(slices.Clone(t.load().list), x))
 }
 
-// Remove ends the export of that pseudo path. Handles of it become stale
-// unless it is still exported by another name.
+// Remove removes the export with a pseudo path. Its handles become stale, unless the same export
+// still has another name.
 func (t *Table) Remove(pseudo string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,8 +75,8 @@ func (t *Table) Replace(list []*Export) error {
 	return t.set(list)
 }
 
-// set checks a list and makes it current. The exports are copied, so that
-// their owner may reuse them, with rules in the order of Export.Rule.
+// set checks a list and makes it current. It copies the exports, so that the caller may reuse them,
+// and sorts the rules of the copies for Export.Rule.
 func (t *Table) set(list []*Export) error {
 	s := &snapshot{
 		byID: make(map[uint32]*Export, len(list)), byName: make(map[string]*Export, len(list)),
@@ -138,8 +138,7 @@ func (t *Table) set(list []*Export) error {
 	return nil
 }
 
-// arrange brings the rules into the order of Export.Rule, in memory of their own, and returns the
-// names in them.
+// arrange sorts a copy of the rules for Export.Rule, and returns the names in them.
 func (x *Export) arrange(h Hosts) (names []string, err error) {
 	x.hosts, x.Clients = h, slices.Clone(x.Clients)
 	if len(x.Clients) == 0 {
@@ -177,7 +176,7 @@ func (x *Export) Prospect(h Hosts) (*Export, error) {
 	return p, err
 }
 
-// Kinds of rules, in the order in which they count.
+// Kinds of rules, in the order of their precedence.
 const (
 	kindHost = iota
 	kindNetwork
@@ -207,8 +206,8 @@ const v4InV6 = 96
 
 func (t *Table) load() *snapshot { return t.cur.Load() }
 
-// AdmitsHost reports whether any export is for a host, by whichever transport. While the host's
-// name is being resolved it is not admitted.
+// AdmitsHost reports whether any export admits a host, by any transport. A host whose name is being
+// resolved is not admitted.
 func (t *Table) AdmitsHost(a netip.Addr) bool {
 	return slices.ContainsFunc(t.load().list, func(x *Export) bool {
 		_, st := x.Rule(a)
@@ -216,10 +215,10 @@ func (t *Table) AdmitsHost(a netip.Addr) bool {
 	})
 }
 
-// ByID is the export of a file handle, or nil.
+// ByID returns the export of a number, or nil.
 func (t *Table) ByID(id uint32) *Export { return t.load().byID[id] }
 
-// Below is the export that lies at a name of a directory of another one, or nil.
+// Below returns the export that covers a name of a directory of another export, or nil.
 func (t *Table) Below(x *Export, dir *blockstore.Handle, name string) *Export {
 	if !x.covers {
 		return nil
@@ -227,10 +226,10 @@ func (t *Table) Below(x *Export, dir *blockstore.Handle, name string) *Export {
 	return t.load().places[Place{x.ID, *dir, name}]
 }
 
-// Hosts are those of NewTable.
+// Hosts returns the Hosts of NewTable.
 func (t *Table) Hosts() Hosts { return t.hosts }
 
-// HostLocker is lock.Hosts: the store of an export that has locks on its host.
+// HostLocker implements lock.Hosts.
 func (t *Table) HostLocker(id uint32) (h blockstore.HostLocker, take bool) {
 	x := t.ByID(id)
 	if x == nil {
@@ -240,22 +239,21 @@ func (t *Table) HostLocker(id uint32) (h blockstore.HostLocker, take bool) {
 	return h, x.HostLocks
 }
 
-// Fenced is for lock.Table.ReclaimOver: see Export.Fenced.
+// Fenced returns Export.Fenced of an export, for lock.Table.ReclaimOver.
 func (t *Table) Fenced(id uint32) bool {
 	x := t.ByID(id)
 	return x != nil && x.Fenced
 }
 
-// Exports are all exports in the order in which they were given. The slice is
-// not to be changed.
+// Exports returns all exports in their order. The caller must not change the slice.
 func (t *Table) Exports() []*Export { return t.load().list }
 
-// PathMax is the longest path of a mount (MNTPATHLEN).
+// PathMax is the longest path of a MNT (MNTPATHLEN).
 const PathMax = 1024
 
-// ByPath finds the export with the longest name that contains a mount path, and
-// the path below it: no slash at either end, empty for the export itself. A
-// path with ".." in it means what it means lexically.
+// ByPath finds the export for a path of MNT: the one with the longest name that is a prefix of the
+// path. rest is the path below the export, without a slash at either end; it is empty for the
+// export itself. ".." is resolved in the text, before any lookup.
 func (t *Table) ByPath(p string) (x *Export, rest string) {
 	s := t.load()
 	p = path.Clean("/" + p)

@@ -6,7 +6,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Types of ACEs (RFC 8881 section 6.2.1.1). Audit and alarm have no use here.
+// Types of ACEs (RFC 8881 section 6.2.1.1). POSIX ACLs have no audit and no alarm entries.
 const (
 	Allow uint32 = 0
 	Deny  uint32 = 1
@@ -44,8 +44,8 @@ const (
 // Who is the kind of user or group that an ACE applies to.
 type Who uint8
 
-// Named is a user, or with IdentifierGroup a group, by number. The others are the
-// special ones that can be mapped.
+// Named is one user, or with IdentifierGroup one group, by number. The other values are those
+// special principals (section 6.2.1.5) that can be mapped.
 const (
 	Named Who = iota
 	Owner
@@ -55,35 +55,41 @@ const (
 
 var special = [...]string{Owner: "OWNER@", Group: "GROUP@", Everyone: "EVERYONE@"}
 
-// ACE is an nfsace4. ID counts for Named alone.
+// ACE is an nfsace4. ID has a meaning only if Who is Named.
 type ACE struct {
 	Type, Flags, Mask uint32
 	Who               Who
 	ID                uint32
 }
 
-// isGroup reports whether ID is a group's.
+// isGroup reports whether ID is the number of a group.
 func (a *ACE) isGroup() bool { return a.Flags&IdentifierGroup != 0 }
 
 // Errors.
 var (
-	// ErrUnmapped is of an ACL that says what POSIX ACLs cannot.
+	// ErrUnmapped: no POSIX ACL can express the ACL.
 	ErrUnmapped = errors.New("the ACL has no POSIX ACL")
 	// ErrWho: an ACE names a user or group that does not exist here.
 	ErrWho = errors.New("unknown user or group in an ACL")
-	// ErrTooMany is of a number of ACEs that what follows has no room for.
+	// ErrTooMany: the message is too short for the number of ACEs that it announces.
 	ErrTooMany = errors.New("too many entries in an ACL")
 )
 
 const (
 	// aceMin is the shortest nfsace4 with a name, in bytes.
 	aceMin = 3*4 + 4 + 4
-	// whoMax is the longest name.
+	// whoMax is the longest name in bytes.
 	whoMax = 1024
 )
 
 // Decode reads an nfsace4<>. id returns the number of a user or group by its name; who is not valid
 // after id returns. Malformed XDR is an error of the decoder, and the result is then not valid.
+//
+//	uint32 number | nfsace4 ...
+//	nfsace4: uint32 type | uint32 flag | uint32 access_mask | utf8str_mixed who
+//
+// The number is the peer's. Decode compares it with the length of the rest before it allocates
+// anything. After ErrWho the rest of the list was decoded, so the caller can continue behind it.
 func Decode(d *xdr.Decoder, id func(who []byte, group bool) (uint32, bool)) ([]ACE, error) {
 	n := d.Uint32()
 	if d.Err() != nil {
@@ -116,7 +122,8 @@ func Decode(d *xdr.Decoder, id func(who []byte, group bool) (uint32, bool)) ([]A
 	return list, fault
 }
 
-// Encode appends an nfsace4<>. name appends what a user or group is called.
+// Encode appends an nfsace4<>, in the layout that Decode reads. name appends the name of a user or
+// group.
 func Encode(e *xdr.Encoder, list []ACE, name func(b []byte, id uint32, group bool) []byte) {
 	e.Uint32(uint32(len(list)))
 	var b []byte

@@ -7,23 +7,23 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// What permissions are in a mask.
+// The bits of an access mask that stand for each POSIX permission.
 const (
 	maskRead  = ReadData
 	maskWrite = WriteData | AppendData
 	maskExec  = Execute
-	// anyone may do this to every object, and its owner that besides.
+	// maskAnyone is allowed to every caller on every object, maskOwner to the owner in addition.
 	maskAnyone = ReadAttributes | ReadACL | Synchronize
 	maskOwner  = WriteAttributes | WriteACL
 )
 
 const (
 	inheritance = FileInherit | DirInherit
-	// flagsMapped are those that a POSIX ACL can keep.
+	// flagsMapped are the flags that a POSIX ACL can express.
 	flagsMapped = inheritance | InheritOnly | IdentifierGroup
 )
 
-// maskOf is the mask of permissions.
+// maskOf returns the access mask of POSIX permissions. DELETE_CHILD is part of writing a directory.
 func maskOf(perm uint16, dir bool) (mask uint32) {
 	if uint32(perm)&blockstore.MayRead != 0 {
 		mask |= maskRead
@@ -40,7 +40,7 @@ func maskOf(perm uint16, dir bool) (mask uint32) {
 	return mask
 }
 
-// permOf are the permissions that a mask has all of.
+// permOf returns the permissions of which the mask has all bits.
 func permOf(mask uint32, dir bool) (perm uint16) {
 	for _, p := range []uint32{blockstore.MayRead, blockstore.MayWrite, blockstore.MayExec} {
 		if need := maskOf(uint16(p), dir); mask&need == need {
@@ -50,12 +50,21 @@ func permOf(mask uint32, dir bool) (perm uint16) {
 	return perm
 }
 
-// FromPOSIX is the ACL of an object with an access ACL, and if it is a directory with a
-// default ACL or nil. Both have passed Check.
+// FromPOSIX returns the ACEs of an object's access ACL. For a directory, inherit is the default
+// ACL, or nil if there is none. Both ACLs have passed Check.
 //
-// The first entry of a POSIX ACL that fits decides, while ACEs add up: what a user is
-// not to have from a later ACE is denied before. A user may be in several groups, of
-// which one is enough, so that all groups are allowed before any is denied.
+// The two kinds of ACL are evaluated differently. In a POSIX ACL the one entry that matches the
+// caller decides. In version 4 several ACEs can match, and together they allow. So FromPOSIX puts a
+// DENY in front of what a later ACE would allow in addition. A caller can be in several groups, and
+// one of them is enough. So all groups are allowed before any group is denied:
+//
+//	owner       DENY, ALLOW
+//	each user   DENY, ALLOW
+//	each group  ALLOW
+//	each group  DENY
+//	EVERYONE@   ALLOW
+//
+// A DENY without permissions is left out.
 func FromPOSIX(access, inherit blockstore.ACL, dir bool) []ACE {
 	list := appendACEs(make([]ACE, 0, 2*(len(access)+len(inherit))), access, 0, dir)
 	if dir && inherit != nil {
@@ -64,7 +73,7 @@ func FromPOSIX(access, inherit blockstore.ACL, dir bool) []ACE {
 	return list
 }
 
-// appendACEs appends those of one POSIX ACL.
+// appendACEs appends the ACEs of one POSIX ACL. flags are set in each of them.
 func appendACEs(list []ACE, l blockstore.ACL, flags uint32, dir bool) []ACE {
 	limit := uint16(7)
 	for _, e := range l {
@@ -72,7 +81,7 @@ func appendACEs(list []ACE, l blockstore.ACL, flags uint32, dir bool) []ACE {
 			limit = e.Perm
 		}
 	}
-	// What those behind the owner and behind the users have.
+	// What ACEs behind the owner, and behind the users, allow: so much must be denied before.
 	var other, groups, users uint16
 	for _, e := range l {
 		switch e.Tag {
@@ -126,11 +135,15 @@ func appendACEs(list []ACE, l blockstore.ACL, flags uint32, dir bool) []ACE {
 	return list
 }
 
-// ToPOSIX is the access ACL of an object with these ACEs, and for a directory its
-// default ACL, nil if no ACE is inherited. It is ErrUnmapped for other types than allow
-// and deny, for flags that have no meaning in a POSIX ACL, and for inheritance of what
-// is no directory. Masks are read with caution: a permission is there if all of its bits
-// are, and bits that are none of any are dropped.
+// ToPOSIX returns the access ACL of an object with these ACEs. For a directory it also returns the
+// default ACL, or nil if no ACE is inherited. The error is ErrUnmapped for
+//
+//   - a type other than ALLOW and DENY,
+//   - a flag that no POSIX ACL can express,
+//   - an inheritance flag on anything but a directory.
+//
+// Masks are read cautiously. A permission is set only if the mask has all bits of the permission.
+// Bits that belong to no permission are dropped.
 func ToPOSIX(list []ACE, dir bool) (access, inherit blockstore.ACL, err error) {
 	var now, later sums
 	for i := range list {
@@ -139,7 +152,8 @@ func ToPOSIX(list []ACE, dir bool) (access, inherit blockstore.ACL, err error) {
 		if a.Type != Allow && a.Type != Deny || a.Flags&^flagsMapped != 0 || inherited && !dir || a.Who > Everyone {
 			return nil, nil, ErrUnmapped
 		}
-		// To be inherited by files or by directories alone is to be inherited by both.
+		// POSIX ACLs cannot tell files from directories: an ACE that one kind inherits is inherited by
+		// both.
 		if inherited {
 			later.add(a)
 		}
@@ -154,8 +168,8 @@ func ToPOSIX(list []ACE, dir bool) (access, inherit blockstore.ACL, err error) {
 	return access, inherit, nil
 }
 
-// sum is what somebody has been allowed and denied by the ACEs so far. What came first
-// counts.
+// sum has the bits that the ACEs so far have allowed and denied to a user, group or class. The
+// first ACE with a bit decides about the bit.
 type sum struct{ allowed, denied uint32 }
 
 func (s *sum) add(typ, mask uint32) {
@@ -166,7 +180,7 @@ func (s *sum) add(typ, mask uint32) {
 	}
 }
 
-// sumOf is that of a user or a group by number.
+// sumOf is the sum of one user or group, by number.
 type sumOf struct {
 	id uint32
 	sum
@@ -176,7 +190,7 @@ type sumOf struct {
 type sums struct {
 	any                 bool
 	owner, group, other sum
-	// everyone is what EVERYONE@ has: where those begin who are met later.
+	// everyone is the sum of EVERYONE@. A user or group begins with it at its first ACE.
 	everyone      sum
 	users, groups []sumOf
 }
@@ -191,9 +205,9 @@ func (s *sums) of(list *[]sumOf, id uint32) *sum {
 	return &(*list)[len(*list)-1].sum
 }
 
-// add counts one ACE. A member of a group that is denied something can be the owner, any user, or a
-// member of any other group. A user that is denied something by number can be the owner. So a
-// denial counts for all of them.
+// add applies the next ACE. The owner may be a member of a group, and so may any user. A member of
+// one group may be a member of any other. A user who is named by number may be the owner. So a
+// denial for a group or a user also counts for all of these.
 func (s *sums) add(a *ACE) {
 	s.any = true
 	all := func(typ, mask uint32) {
@@ -234,7 +248,7 @@ func (s *sums) add(a *ACE) {
 	}
 }
 
-// posix makes a POSIX ACL. Without ACEs nobody has anything.
+// posix makes the POSIX ACL of the sums. Without ACEs it permits nothing.
 func (s *sums) posix(dir bool) blockstore.ACL {
 	mask := s.group.allowed
 	l := blockstore.ACL{{Tag: blockstore.ACLUserObj, Perm: permOf(s.owner.allowed, dir)}}

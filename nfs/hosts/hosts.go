@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Source knows names. Its methods may wait, and are called from several goroutines. To know
-// of nothing is no error.
+// Source resolves names. Its methods may wait, and are called from several goroutines. An empty
+// list is no error.
 type Source interface {
-	// Addrs are the addresses of a host.
+	// Addrs returns the addresses of a host.
 	Addrs(name string) ([]netip.Addr, error)
-	// Names are what the host at an address calls itself.
+	// Names returns the names that the resolver has for an address.
 	Names(a netip.Addr) ([]string, error)
-	// Members are the hosts of a netgroup.
+	// Members returns the hosts of a netgroup.
 	Members(group string) ([]string, error)
 }
 
@@ -29,21 +29,22 @@ type Config struct {
 	// Start starts a function in the background; nil means on a goroutine.
 	Start  func(func())
 	Logger *slog.Logger
-	// Peers bounds the clients whose names are kept; 0 means 4096.
+	// Peers bounds the clients whose names are cached; 0 means 4096.
 	Peers int
 }
 
 const (
 	peersDefault = 4096
-	// freshFor is how long an answer is used without asking again, retryAfter how long
-	// after a failure that is.
+	// freshFor is how long an answer is used before the source is asked again. After a failure the
+	// source is asked again after retryAfter.
 	freshFor   = 5 * time.Minute
 	retryAfter = 30 * time.Second
-	// askers bounds the questions under way. Others are asked when they are wanted again.
+	// askers bounds the requests to the source under way. A request beyond it is dropped; the next use
+	// of the answer makes it again.
 	askers = 16
 )
 
-// Hosts is the knowledge about clients. Its methods may be called from any goroutine.
+// Hosts caches what the source knows of clients. Its methods may be called from any goroutine.
 type Hosts struct {
 	cfg Config
 
@@ -52,20 +53,20 @@ type Hosts struct {
 	groups   map[string]*answer[string]
 	peers    map[netip.Addr]*answer[string]
 	asking   int
-	answered sync.Cond // an answer came
+	answered sync.Cond // broadcast when a request to the source ends
 }
 
-// answer is what a question got.
+// answer is the cached result of a request to the source.
 type answer[T comparable] struct {
 	list   []T
-	known  bool // it was answered, be it by a failure
-	failed bool // the last time
+	known  bool // a request has ended, with a result or with a failure
+	failed bool // the last request failed; list is that of an earlier one
 	asking bool
-	next   time.Time // when it is asked again
+	next   time.Time // when the source is asked again
 	used   time.Time
 }
 
-// New makes one that knows nothing.
+// New makes a Hosts with an empty cache.
 func New(cfg Config) *Hosts {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -90,10 +91,10 @@ func New(cfg Config) *Hosts {
 // IsPattern reports whether a name has wildcards.
 func IsPattern(name string) bool { return strings.ContainsAny(name, "*?[") }
 
-// IsGroup reports whether a name is that of a netgroup, and which.
+// IsGroup returns the netgroup of a name that begins with "@". ok is false for other names.
 func IsGroup(name string) (group string, ok bool) { return strings.CutPrefix(name, "@") }
 
-// CheckName refuses what can be the name of no client.
+// CheckName reports whether a client can have the name in a rule.
 func CheckName(name string) bool {
 	const nameMax = 255
 	if name == "" || len(name) > nameMax {
@@ -114,8 +115,9 @@ func CheckName(name string) bool {
 	return err == nil && name[0] != '-' && name[0] != '.'
 }
 
-// Want names the names that will be asked for, so that their answers are there in time. What
-// is known of others is forgotten.
+// Want sets the names that rules use from now on. It asks the source for their addresses and
+// members at once, so that the answers are there before a client needs them. It drops the answers
+// of other names.
 func (h *Hosts) Want(names []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -141,7 +143,8 @@ func (h *Hosts) Want(names []string) {
 	}
 }
 
-// Flush has everything asked for again when it is used. Until then it stays as it is.
+// Flush makes every answer be requested again at its next use. Until the new answer comes, the old
+// one is used.
 func (h *Hosts) Flush() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -156,8 +159,8 @@ func (h *Hosts) Flush() {
 	}
 }
 
-// Is reports whether a name is one of the host at an address. If known is false, the lookup is not
-// complete yet. Is does not wait.
+// Is reports whether the host at an address has the name, matches the pattern, or is in the
+// netgroup. If known is false, the lookup is not complete yet. Is does not wait.
 func (h *Hosts) Is(a netip.Addr, name string) (is, known bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -185,7 +188,8 @@ func (h *Hosts) Is(a netip.Addr, name string) (is, known bool) {
 	return slices.Contains(f.list, a), f.known
 }
 
-// sameHost compares a host's full name with one in a netgroup, which may be its first part.
+// sameHost compares a host's full name with a member of a netgroup. The member may be the first
+// label of the name alone.
 func sameHost(full, member string) bool {
 	member = strings.ToLower(member)
 	if full == member {
@@ -195,8 +199,8 @@ func sameHost(full, member string) bool {
 	return !strings.Contains(member, ".") && first == member
 }
 
-// Wait waits until what was asked about an address, and about names, is known, or done is
-// closed.
+// Wait waits until the first answers about an address, and about all names of rules, are known, or
+// until done is closed.
 func (h *Hosts) Wait(a netip.Addr, done <-chan struct{}) {
 	stop := make(chan struct{})
 	defer close(stop)
@@ -278,8 +282,8 @@ func (h *Hosts) peer(a netip.Addr) *answer[string] {
 	return p
 }
 
-// confirmed are the names of an address that have it as their own: whoever answers for an
-// address can claim any name.
+// confirmed returns those names of an address whose own lookup leads back to the address. Whoever
+// runs the reverse zone of an address can put any name there.
 func (h *Hosts) confirmed(a netip.Addr) ([]string, error) {
 	names, err := h.cfg.Source.Names(a)
 	if err != nil {
@@ -300,7 +304,7 @@ func (h *Hosts) confirmed(a netip.Addr) ([]string, error) {
 	return out, nil
 }
 
-// forget makes room for a client: one that has not been seen for long.
+// forget drops the client that was used least recently, to make room for a new one.
 func (h *Hosts) forget() {
 	var oldest netip.Addr
 	var at time.Time
@@ -312,7 +316,8 @@ func (h *Hosts) forget() {
 	delete(h.peers, oldest)
 }
 
-// ask asks in the background if it is time. h.mu is held.
+// ask sends a request to the source in the background if the answer is missing or too old, no
+// request for it is under way, and askers permits one more. Call with h.mu held.
 func ask[T comparable](h *Hosts, a *answer[T], failure, about string, question func() ([]T, error)) {
 	now := h.cfg.Now()
 	a.used = now

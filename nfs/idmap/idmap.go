@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// ErrUnknown is of a user or group that there is not.
+// ErrUnknown says that a user or group does not exist.
 var ErrUnknown = errors.New("no such user or group")
 
-// Source knows users and groups. Errors other than ErrUnknown are those of the moment. Its
-// methods are called from several goroutines.
+// Source is a database of users and groups. ErrUnknown is a definite answer; any other error is
+// temporary. Its methods are called from several goroutines.
 type Source interface {
 	Name(id uint32, group bool) (string, error)
 	ID(name string, group bool) (uint32, error)
-	// Groups are the groups of a user, that of his entry among them.
+	// Groups returns the groups of a user, the primary group included.
 	Groups(uid uint32) ([]uint32, error)
 }
 
 // Config describes a Map.
 type Config struct {
-	// Domain is what names end with. Upper and lower case are the same there.
+	// Domain is the part of names behind "@". Upper and lower case are not distinguished there.
 	Domain string
 	// Names sends users and groups as names. Otherwise they are sent as numbers. Names of clients are
 	// understood in both cases.
@@ -30,18 +30,18 @@ type Config struct {
 	Source Source
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
-	// Entries bounds each of the tables; 0 means 4096.
+	// Entries bounds the entries of each cache; 0 means 4096.
 	Entries int
 }
 
 const (
 	entriesDefault = 4096
-	// keepFor is how long what was found counts, missFor what was not. A source that
-	// failed is asked again after failFor.
+	// keepFor is how long a result is cached, missFor how long ErrUnknown is. After another error the
+	// source is asked again after failFor.
 	keepFor = 10 * time.Minute
 	missFor = time.Minute
 	failFor = 5 * time.Second
-	// nameMax is the longest name that is looked for, in bytes.
+	// nameMax is the longest name that the source is asked for, in bytes.
 	nameMax = 256
 )
 
@@ -54,8 +54,8 @@ type Map struct {
 	groups table[uint32, []uint32]
 }
 
-// groupsKeep is how long the groups of a user are valid. For a user that does not exist it is
-// missFor. groupsMax is what Linux lets a process have.
+// groupsKeep is how long the groups of a user are cached, missFor how long it is cached that a user
+// does not exist. groupsMax is how many groups Linux permits to a process (NGROUPS_MAX).
 const (
 	groupsKeep = 30 * time.Minute
 	groupsMax  = 65536
@@ -86,8 +86,7 @@ func New(cfg Config) *Map {
 	return m
 }
 
-// Append appends what a user or a group is called: name@domain, or the number where there
-// is no name.
+// Append appends the name of a user or group: name@domain, or the number if the source has no name.
 func (m *Map) Append(b []byte, id uint32, group bool) []byte {
 	if m.cfg.Names {
 		name, ok := m.names.get(idKey{id, group}, func() (string, error) { return m.cfg.Source.Name(id, group) })
@@ -98,7 +97,7 @@ func (m *Map) Append(b []byte, id uint32, group bool) []byte {
 	return strconv.AppendUint(b, uint64(id), 10)
 }
 
-// Parse finds a user or a group by what it is called: a number, or name@domain.
+// Parse returns the user or group that a client names: a number, or name@domain.
 func (m *Map) Parse(who []byte, group bool) (id uint32, ok bool) {
 	if id, ok := Number(who); ok {
 		return id, true
@@ -121,9 +120,9 @@ func (m *Map) User(name string) (id uint32, ok bool) {
 	return m.ids.get(nameKey{name, false}, func() (uint32, error) { return m.cfg.Source.ID(name, false) })
 }
 
-// Groups are the groups of a user; ok is false if there is no such user, or nothing can be
-// found out of him now. If ready is false that has to be looked up, for which wait gives leave.
-// The list is not to be changed.
+// Groups returns the groups of a user. ok is false if the user does not exist, or if the source
+// fails. ready is false if the groups are not cached and wait is false: only with wait may Groups
+// ask the source. The caller must not change the list.
 func (m *Map) Groups(uid uint32, wait bool) (list []uint32, ok, ready bool) {
 	if !wait {
 		return m.groups.peek(uid)
@@ -135,14 +134,14 @@ func (m *Map) Groups(uid uint32, wait bool) (list []uint32, ok, ready bool) {
 	return list, ok, true
 }
 
-// Flush forgets everything.
+// Flush empties all caches.
 func (m *Map) Flush() {
 	m.names.flush()
 	m.ids.flush()
 	m.groups.flush()
 }
 
-// Number reads a decimal number without a sign or zeros before it.
+// Number reads a decimal number without a sign and without leading zeros.
 func Number(b []byte) (uint32, bool) {
 	if len(b) == 0 || len(b) > 10 || len(b) > 1 && b[0] == '0' || b[0] == '+' {
 		return 0, false
@@ -151,11 +150,11 @@ func Number(b []byte) (uint32, bool) {
 	return uint32(n), err == nil
 }
 
-// table is a cache of one direction.
+// table is a cache of results of the source, for one direction.
 type table[K comparable, V any] struct {
 	now  func() time.Time
 	max  int
-	long time.Duration // how long what was found counts
+	long time.Duration // how long a result is cached
 
 	mu    sync.Mutex
 	m     map[K]entry[V]
@@ -168,7 +167,8 @@ type entry[V any] struct {
 	until time.Time
 }
 
-// question is one that the source is being asked.
+// question is a request to the source under way. Callers that want the same key wait for done, and
+// then read the entry.
 type question[V any] struct {
 	done chan struct{}
 	entry[V]
@@ -215,7 +215,7 @@ func (t *table[K, V]) get(k K, ask func() (V, error)) (V, bool) {
 	return q.v, q.ok
 }
 
-// peek is get for who does not wait; known is false if somebody has to be asked.
+// peek is get without a request to the source. known is false if the cache has no valid entry.
 func (t *table[K, V]) peek(k K) (v V, ok, known bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -232,7 +232,8 @@ func (t *table[K, V]) flush() {
 	clear(t.m)
 }
 
-// keep enters something; the old goes where there is no room. t.mu is held.
+// keep enters a result. In a full table it first drops expired entries, then random ones. Call with
+// t.mu held.
 func (t *table[K, V]) keep(k K, e entry[V]) {
 	if _, ok := t.m[k]; !ok && len(t.m) >= t.max {
 		now := t.now()

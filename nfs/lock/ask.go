@@ -13,17 +13,18 @@ import "slices"
 //	                    v                         v
 //	                   gone                      gone, and the next request is served
 //
-// A client that has stopped waiting does not say so. Its request can therefore keep a free lock
-// from others that wait, but no longer than offerTicks. The table has no clock: Tick counts.
+// A client that has stopped waiting does not say so. While its request is offered, the lock is free
+// and nobody else gets it, but no longer than offerTicks. The table has no clock: it counts calls
+// of Tick.
 //
-// A program of the host does not see a lock that is reserved, and may take it.
+// A reserved lock is not taken on the host, so a program of the host may take it meanwhile.
 
 const (
-	// offerTicks is how long a lock is reserved, in calls of Tick. A client that is called asks
-	// again within a round trip. One that polls may come too late and loses its place.
+	// offerTicks is how long a lock is reserved, in calls of Tick. A client that gets a callback asks
+	// again within a round trip. A client that polls may come too late and loses its place.
 	offerTicks = 5
-	// askTicks is how long a request stays in the queue, in calls of Tick. The Linux client asks
-	// every 30 seconds at least.
+	// askTicks is how long a request stays in the queue, in calls of Tick. The Linux client asks again
+	// at least every 30 seconds.
 	askTicks = 90
 )
 
@@ -41,7 +42,7 @@ func (t *Table) Ask(f File, l Lock) (holder Lock, ok bool, err error) {
 	return holder, ok, err
 }
 
-// Asking is the number of requests of Ask that wait.
+// Asking returns how many requests of Ask wait.
 func (t *Table) Asking() int { return int(t.asking.Load()) }
 
 // again handles a request that is in the queue already. Call with mu of all shards and waits held.
@@ -60,8 +61,8 @@ func (t *Table) again(x *file, i int) error {
 	return nil
 }
 
-// active records that an owner acts, and does not ask again for the lock that it waits for. So it
-// is not part of a deadlock now. Its places in queues stay.
+// active records that an owner has made another request: it is not blocked by the lock that it
+// waits for. So it cannot be part of a deadlock now. Its places in queues stay.
 func (t *Table) active(f File, l *Lock) {
 	if t.asking.Load() == 0 {
 		return
@@ -101,7 +102,7 @@ func (t *Table) offer(f File, w *Waiter) {
 	t.stopWaiting(w)
 }
 
-// hostHolds reports whether a lock of a program of the host is in the way. Call with update held.
+// hostHolds reports whether a lock of a program of the host conflicts. Call with update held.
 func (t *Table) hostHolds(f File, l *Lock) bool {
 	h, take := t.hostOf(f)
 	if h == nil || !take {
@@ -111,8 +112,8 @@ func (t *Table) hostHolds(f File, l *Lock) bool {
 	return err == nil && in != nil
 }
 
-// Tick ends requests of Ask whose owners have not asked again in time. It serves requests for which
-// only such an owner or the host was in the way. The caller calls it once a second while there are
+// Tick ends the requests of Ask whose owners have not asked again in time. It then grants or offers
+// what has become free by that, or on the host. The caller calls Tick once a second while there are
 // requests of Ask. It returns how many are left.
 func (t *Table) Tick() int {
 	now := t.ticks.Add(1)

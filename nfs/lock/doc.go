@@ -1,9 +1,11 @@
-// Package lock is the table of byte-range locks of all protocols. Locks have the semantics of POSIX
-// record locks (fcntl): the locks of one owner do not conflict with each other, a new one replaces,
-// splits or joins the old ones, and all ranges are of bytes. The table serves waiting requests in
-// the order of their arrival. If the protocol can report a lock later, the table grants it (Wait).
-// If the client has to ask again, the table offers it (Ask). Each protocol names its owners, and
-// notifies them.
+// Package lock is the table of byte-range locks of all protocols. Locks are those of POSIX (fcntl).
+// The locks of one owner do not conflict with each other. A new lock replaces, splits or joins the
+// owner's older ones. All ranges are of bytes.
+//
+// The table serves waiting requests in the order of their arrival. If the protocol can notify the
+// client of a lock that it has got, the table takes the lock for the client (Wait). If the client
+// has to ask again, the table reserves the lock for it (Ask). The protocols choose the names of
+// their owners, and notify them.
 //
 // The package knows no protocol, no transport and no clock. With UseHost the table takes each lock
 // in the host's kernel, too, through a blockstore.HostLocker.

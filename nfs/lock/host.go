@@ -9,32 +9,38 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// Hosts finds the store that takes the locks of an export in the host's kernel, or nil. take is
-// false if the store takes no new ones; old ones are still to be unlocked. Hosts is called from any
-// goroutine.
+// Hosts returns the store that takes the locks of an export in the host's kernel, or nil. If take
+// is false, the store takes no new locks, but older ones still have to be unlocked. Hosts is called
+// from any goroutine.
 type Hosts func(export uint32) (h blockstore.HostLocker, take bool)
 
-// HostClient is Owner.Client of the locks of the host's own programs.
+// HostClient is the Owner.Client of a lock of a program of the host.
 const HostClient = "host"
 
 // UseHost makes the table take the locks of clients on the host too. Call it before anything else.
 func (t *Table) UseHost(h Hosts) { t.hosts = h }
 
-// OnHost reports whether there may be locks of the host.
+// OnHost reports whether locks of the host's programs count.
 func (t *Table) OnHost() bool { return t.hosts != nil }
 
-// ReclaimOver makes locks that are taken while reclaiming returns true valid at once, although the
-// host has a lock in the way: that of the process that served before, on a node that was stopped.
-// So it is with later locks of the same file, until RetryHost has taken all of them on the host.
-// The locks of that process on an export that is fenced have ended: what is in the way there is
-// another one's, and conflicts. Neither function may wait: locks of the table are held. Call
-// ReclaimOver before anything else.
+// ReclaimOver is for a failover. Another node served before, and was stopped. Its locks of the
+// clients can still be in the file system that both nodes share. Without ReclaimOver they would
+// conflict with the same locks when the clients reclaim them here.
+//
+// While reclaiming returns true, the table therefore grants a lock although the host has a
+// conflicting one: that lock is taken for one of the other node. The same applies to later locks of
+// the same file, until RetryHost has taken all of them on the host. It does not apply to an export
+// for which fenced returns true: there the locks of the other node have ended, and a lock of the
+// host belongs to somebody else.
+//
+// Neither function may wait, because locks of the table are held. Call ReclaimOver before anything
+// else.
 func (t *Table) ReclaimOver(reclaiming func() bool, fenced func(export uint32) bool) {
 	t.reclaiming, t.fenced = reclaiming, fenced
 }
 
-// ofPredecessor reports whether a lock of the host that is in the way is taken for one of the
-// process that served before. Call with update held, and mu not.
+// ofPredecessor reports whether a conflicting lock of the host is taken for one of the process that
+// served before. Call with update held, and without mu.
 func (t *Table) ofPredecessor(f File) bool {
 	if t.reclaiming == nil || t.fenced(f.Export) {
 		return false
@@ -46,7 +52,8 @@ func (t *Table) ofPredecessor(f File) bool {
 	return x != nil && x.later || t.reclaiming()
 }
 
-// Rehost has RetryHost take all locks of a table that was restored: another node had them.
+// Rehost marks all locks of a restored table for RetryHost: this host has none of them yet, because
+// another node served before.
 func (t *Table) Rehost() {
 	for _, f := range t.find(func(_ File, x *file) bool { return len(x.locks) > 0 }) {
 		s := t.shard(f)
@@ -58,8 +65,8 @@ func (t *Table) Rehost() {
 	}
 }
 
-// RetryHost takes locks on the host that the host could not take when they were reclaimed. It
-// reports on how many files it still cannot.
+// RetryHost takes locks on the host that could not be taken there when they were reclaimed. It
+// returns on how many files it still could not.
 func (t *Table) RetryHost() (left int) {
 	for _, f := range t.find(func(_ File, x *file) bool { return x.later }) {
 		if !t.retryHost(f) {
@@ -94,7 +101,7 @@ func (t *Table) retryHost(f File) (done bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x.onHost, x.later = x.onHost || taken, !done // update is held: x is the file still
+	x.onHost, x.later = x.onHost || taken, !done // x is still the same file, because update is held
 	return done
 }
 
@@ -106,7 +113,7 @@ type HostCounts struct {
 	Conflicts uint64
 	// Without are locks that the host could not take. Programs of the host do not see them.
 	Without uint64
-	// Full are locks that were refused because the host has locks on too many files.
+	// Full are locks that were refused because the store has locks on too many files of the host.
 	Full uint64
 }
 
@@ -126,17 +133,17 @@ func (t *Table) hostOf(f File) (h blockstore.HostLocker, take bool) {
 type onHost uint8
 
 const (
-	hostUnused   onHost = iota // the host has no part in the lock
-	hostTaken                  // it is to be unlocked there
+	hostUnused   onHost = iota // the host does not take part: no store, or an error
+	hostTaken                  // taken; to be unlocked there later
 	hostConflict               // a lock of a program conflicts
-	hostFull                   // the host has too many locks of the server
-	hostLater                  // RetryHost takes it there
-	hostBusy                   // the store waits for another user of the file
+	hostFull                   // the store has locks on too many files
+	hostLater                  // granted without the host; RetryHost takes it there
+	hostBusy                   // the store waits for another user of the file; the client asks again
 )
 
-// takeOnHost takes a lock on the host's kernel. All clients are one owner there. As no lock of
-// another client conflicts with l, the lock of all clients together on its range is as l says. Call
-// with update held, and mu not.
+// takeOnHost takes a lock in the host's kernel. There all clients together are one owner. The
+// caller has checked that no lock of another client conflicts with l. So l may replace what this
+// one owner has locked in the range. Call with update held, and without mu.
 func (t *Table) takeOnHost(f File, l *Lock) (holder Lock, res onHost) {
 	h, take := t.hostOf(f)
 	if h == nil || !take {
@@ -161,7 +168,7 @@ func (t *Table) takeOnHost(f File, l *Lock) (holder Lock, res onHost) {
 	return holder, hostUnused
 }
 
-// hostHolder makes a lock of the host one of the table.
+// hostHolder returns a lock of the host as a lock of the table.
 func hostHolder(in *blockstore.HostLock) Lock {
 	id := "a program of the server's host"
 	if in.PID > 0 {
@@ -170,7 +177,7 @@ func hostHolder(in *blockstore.HostLock) Lock {
 	return Lock{Owner: Owner{Client: HostClient, ID: id}, Start: in.Start, End: in.End, Exclusive: in.Exclusive}
 }
 
-// Probe is Test that asks the host, too. If the host cannot answer, it has no part in the lock.
+// Probe is Test that asks the host, too. If the host cannot answer, only the table counts.
 func (t *Table) Probe(f File, l Lock) (holder Lock, free bool) {
 	if holder, free = t.Test(f, l); !free {
 		return holder, false
@@ -189,8 +196,9 @@ func (t *Table) Probe(f File, l Lock) (holder Lock, free bool) {
 	return hostHolder(in), false
 }
 
-// unlockOnHost unlocks on the host what no client has locked any more. A byte that another client
-// still has locked stays as it is: two clients can only share a lock. Call with update held.
+// unlockOnHost unlocks on the host the bytes that no client has locked any more. A byte that
+// another client still has locked keeps its lock. That lock is a shared one, as every lock that two
+// clients have, so its kind need not change. Call with update held.
 func (t *Table) unlockOnHost(f File, gone []span) {
 	h, _ := t.hostOf(f)
 	if h == nil {

@@ -9,10 +9,10 @@ import (
 type Entry struct {
 	File File
 	Lock
-	Waiting bool // it is a request, not a lock
+	Waiting bool // a request that waits, not a lock
 }
 
-// List is a copy of up to limit entries, in no order.
+// List returns a copy of at most limit entries, in no order.
 func (t *Table) List(limit int) []Entry {
 	out := make([]Entry, 0, min(int(t.count.Load()), limit))
 	t.each(func(f File, x *file) {
@@ -26,7 +26,7 @@ func (t *Table) List(limit int) []Entry {
 	return out
 }
 
-// Count is the number of locks and of requests that wait.
+// Count returns how many locks there are, and how many requests wait.
 func (t *Table) Count() (locks, waiting int) {
 	t.each(func(_ File, x *file) {
 		locks += len(x.locks)
@@ -42,7 +42,7 @@ func (t *Table) Exports() []uint32 {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// find lists files. The result may be outdated when find returns.
+// find lists the files that match is. They may have changed when find returns.
 func (t *Table) find(is func(File, *file) bool) (list []File) {
 	t.each(func(f File, x *file) {
 		if is(f, x) {

@@ -10,17 +10,16 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// ToEnd is the End of a range without one.
+// ToEnd is the End of a lock up to the end of the file, however long it becomes.
 const ToEnd = 1<<64 - 1
 
-// File is what locks are on.
+// File is a file with locks.
 type File struct {
 	Export uint32
 	Handle blockstore.Handle
 }
 
-// Owner is a lock-owner: a process of a client, or the like. All locks of a client end with the
-// client.
+// Owner is a lock-owner, such as a process of a client. When the client ends, all its locks end.
 type Owner struct {
 	Client string
 	ID     string
@@ -40,8 +39,8 @@ type Waiter struct {
 	// Granted is called once the owner has the lock. It must not block, and the call may come
 	// before Wait has returned. No lock of the table is held.
 	Granted func()
-	// Note is what the protocol needs, beside Lock, to grant the request in a successor of this
-	// process, see Table.Restore.
+	// Note is what the protocol needs, beside Lock, to notify the client in a successor of this
+	// process; see Table.Restore.
 	Note []byte
 	// Asks: the request is one of Ask. When the lock is free the table does not take it, but
 	// reserves it for the owner, and sets Offered until the owner asks again. Granted and Note are
@@ -52,7 +51,8 @@ type Waiter struct {
 	since int64 // the tick of the last Ask or of the offer
 }
 
-// Errors of Wait. ErrBusy is one of Lock, too: the owner asks again.
+// Errors of Wait and Ask. Lock can return ErrFull and ErrBusy, too. After ErrBusy the client asks
+// again.
 var (
 	ErrDeadlock = errors.New("the owners would wait for each other")
 	ErrFull     = errors.New("too many locks")
@@ -61,9 +61,9 @@ var (
 
 // Table is the lock table of a server. Its methods may be called from any goroutine.
 //
-// The table decides between clients. Where UseHost says so, the server also has a lock of the
-// host's kernel on each byte that any client has locked. The host decides between clients and its
-// own programs: no client can end the lock of such a program.
+// The table decides between clients. With UseHost, the server also takes a lock in the host's
+// kernel on each byte that any client has locked. The host decides between the clients and its own
+// programs: no client can end the lock of a program.
 //
 // Files and clients are in shards, so that requests for different ones do not wait for each other.
 // The lock order is
@@ -74,7 +74,7 @@ type Table struct {
 	seed  maphash.Seed
 	hosts Hosts
 	host  hostCounts
-	// reclaiming and fenced are of ReclaimOver, or nil.
+	// reclaiming and fenced are the functions of ReclaimOver, or nil.
 	reclaiming func() bool
 	fenced     func(export uint32) bool
 
@@ -87,37 +87,37 @@ type Table struct {
 	ticks   atomic.Int64
 
 	waits   sync.Mutex
-	waiting map[Owner]*Waiter // of each owner that waits, its last request; for waitsFor
+	waiting map[Owner]*Waiter // the last request of each owner that waits; for waitsFor
 }
 
 const shards = 64
 
-// shard has some of the files.
+// shard is a part of the table of files.
 type shard struct {
-	// update serialises changes of the shard's files. A change calls the host, which may take long.
-	// It has update from its beginning to its end, and mu only while it looks at files.
+	// update serializes changes of the shard's files. A change calls the host, which may take long. So
+	// it holds update from its beginning to its end, and mu only while it reads or writes files.
 	update sync.Mutex
 
 	mu    sync.Mutex
 	files map[File]*file
 }
 
-// clientShard has some of the clients.
+// clientShard is a part of the table of clients.
 type clientShard struct {
 	mu    sync.Mutex
 	count map[string]int // locks and waiters of each client
 }
 
-// file has the locks of a file. It is in the table while it has any, or a waiter.
+// file is a file with its locks. It is in the table while it has a lock or a waiter.
 type file struct {
 	locks  []Lock // sorted by Start
 	queue  []*Waiter
 	onHost bool // the host may have locks of the server on it
-	later  bool // and RetryHost has to take some
+	later  bool // some locks are not on the host yet: RetryHost takes them
 }
 
-// New makes a table for at most limit locks and waiting requests. 0 means 2097152, of some 600
-// bytes each. No client may have more than half of them.
+// New makes a table for at most limit locks and waiting requests; 0 means 2097152. Each takes about
+// 600 bytes. No client may have more than half of them.
 func New(limit int) *Table {
 	if limit <= 0 {
 		limit = 1 << 21
@@ -155,7 +155,7 @@ func (s *shard) tidy(f File, x *file) {
 func (l *Lock) overlaps(o *Lock) bool { return l.Start <= o.End && o.Start <= l.End }
 
 func (l *Lock) conflicts(o *Lock) bool {
-	// The owners last: most locks of a file are elsewhere, and names take long to compare.
+	// The owners come last: most locks of a file do not overlap, and comparing names is slow.
 	return l.overlaps(o) && (l.Exclusive || o.Exclusive) && l.Owner != o.Owner
 }
 
@@ -192,28 +192,29 @@ func (t *Table) Test(f File, l Lock) (holder Lock, free bool) {
 	return holder, true
 }
 
-// Lock takes a lock. It replaces what its owner has locked of the range. If another lock conflicts,
-// ok is false, and holder is that lock.
+// Lock takes a lock. Within the range it replaces the owner's older locks. If a lock of another
+// owner conflicts, ok is false and holder is that lock.
 func (t *Table) Lock(f File, l Lock) (holder Lock, ok bool, err error) {
 	holder, ok, granted, err := t.lock(f, &l, nil)
 	t.notify(granted)
 	return holder, ok, err
 }
 
-// Wait takes a lock, or puts w into the file's queue. It reports whether the lock was taken at
-// once; Granted is then not called. A second request of an owner for the same range and kind is the
-// first one, sent again: it waits once.
+// Wait takes a lock, or puts w into the file's queue. taken says that it took the lock at once;
+// then Granted is not called. A second request of an owner for the same range and kind is a retry,
+// and waits in the place of the first one.
 //
-// The host does not report when one of its programs unlocks a file. While a request waits on a
-// table with locks of the host, the caller calls Retry from time to time (nlm does once a second).
+// The host does not report when one of its programs unlocks a file. While a request waits in a
+// table with UseHost, the caller therefore calls Retry from time to time (nlm does so once a
+// second).
 func (t *Table) Wait(f File, w *Waiter) (taken bool, err error) {
 	_, taken, granted, err := t.lock(f, &w.Lock, w)
 	t.notify(granted)
 	return taken, err
 }
 
-// lock takes a lock, or enqueues w unless it is nil. The caller notifies the granted waiters, with
-// no lock of the table held.
+// lock takes a lock. If another one conflicts, it puts w into the queue, unless w is nil. The
+// caller passes granted to notify, with no lock of the table held.
 func (t *Table) lock(f File, l *Lock, w *Waiter) (holder Lock, ok bool, granted []*Waiter, err error) {
 	s := t.shard(f)
 	s.update.Lock()
@@ -223,10 +224,10 @@ func (t *Table) lock(f File, l *Lock, w *Waiter) (holder Lock, ok bool, granted 
 	switch {
 	case ok:
 		t.satisfied(f, l)
-		granted = t.grant(f) // the owner may have made an exclusive lock a shared one
+		granted = t.grant(f) // a lock that was exclusive may have become a shared one
 	case err == nil && w != nil:
 		if err = t.enqueue(f, w); w.Asks && err == ErrFull {
-			err = nil // the owner asks again without a place
+			err = nil // no place in the queue; the client asks again all the same
 		}
 	}
 	return holder, ok, granted, err
@@ -259,15 +260,15 @@ func (t *Table) take(f File, l *Lock) (holder Lock, ok bool, err error) {
 	return holder, true, nil
 }
 
-// Unlock unlocks what the owner has locked from start to end, and grants the requests that waited
-// for it.
+// Unlock removes the owner's locks from start to end, and grants the requests that waited for them.
 func (t *Table) Unlock(f File, o Owner, start, end uint64) {
 	t.active(f, &Lock{Owner: o})
 	t.remove(f, span{start, end}, func(x *file) { t.cut(x, o, start, end) })
 }
 
 // remove calls cut, which removes locks and waiters of a file within a range. Then it unlocks on
-// the host what no client has locked any more, and grants requests that waited for that.
+// the host the bytes that no client has locked any more, and grants the requests that waited for
+// them.
 func (t *Table) remove(f File, within span, cut func(x *file)) {
 	t.notify(t.removeAndGrant(f, within, cut))
 }
@@ -364,8 +365,8 @@ func (t *Table) Owns(f File, o Owner) bool {
 	return x != nil && slices.ContainsFunc(x.locks, func(l Lock) bool { return l.Owner == o })
 }
 
-// room reports whether a client may have one more lock. It leaves room for two, as a lock in the
-// middle of another one of the same owner makes two of that.
+// room reports whether a client may have one more lock. It checks for two, because a lock in the
+// middle of an older one of the same owner cuts that one in two.
 func (t *Table) room(client string) bool {
 	if int(t.count.Load())+2 > t.max {
 		return false
@@ -376,7 +377,7 @@ func (t *Table) room(client string) bool {
 	return s.count[client]+2 <= max(t.max/2, 2)
 }
 
-// add counts n locks and waiters of a client.
+// add adds n to the numbers of locks and waiters, of the table and of a client. n may be negative.
 func (t *Table) add(client string, n int) {
 	t.count.Add(int64(n))
 	s := t.clientShard(client)

@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// A snapshot is the table for the successor of this process: one gob value. The successor may be a
-// newer build; fields may be added. The locks on the host are not taken again: they belong to open
-// file descriptions, which the store hands over.
+// A snapshot is the table, as one gob value, for the successor of this process. The successor may
+// be a newer build, so fields may be added and not changed. Locks on the host are not taken again:
+// they belong to open file descriptions, which the store hands over.
 
 type snapshot struct {
 	Files []snapFile

@@ -4,7 +4,7 @@ import "slices"
 
 // enqueue puts a request into its file's queue. Call with update held.
 func (t *Table) enqueue(f File, w *Waiter) error {
-	// Owners can wait for each other in a circle over any files, so all shards are locked.
+	// A deadlock can go through any files, so all shards are locked.
 	for i := range shards {
 		t.shards[i].mu.Lock()
 		defer t.shards[i].mu.Unlock()
@@ -40,9 +40,10 @@ func (t *Table) append(x *file, w *Waiter) {
 	t.add(w.Lock.Owner.Client, 1)
 }
 
-// waitsFor reports whether an owner whose lock conflicts with l waits for who, directly or through
-// other owners. Call with mu of all shards and waits held. The recursion is bounded: a longer
-// chain, as a hostile client can make, counts as a deadlock.
+// waitsFor reports whether an owner of a lock that conflicts with l waits for who, directly or
+// through other owners. Then a wait for l would be a deadlock. Call with mu of all shards and waits
+// held. The recursion is bounded: a longer chain, as a hostile client can make, counts as a
+// deadlock.
 func (t *Table) waitsFor(x *file, l *Lock, who Owner, depth int) bool {
 	const longest = 64
 	if depth == longest {
@@ -63,8 +64,8 @@ func (t *Table) waitsFor(x *file, l *Lock, who Owner, depth int) bool {
 	return false
 }
 
-// Cancel takes a request out of its file's queue. It reports whether the request was there: if not,
-// it was granted before, or never made.
+// Cancel removes a request from its file's queue. It returns false if the request is not there: it
+// was granted before, or never made.
 func (t *Table) Cancel(f File, l Lock) bool {
 	s := t.shard(f)
 	s.update.Lock()
@@ -84,7 +85,7 @@ func (t *Table) Cancel(f File, l Lock) bool {
 	return true
 }
 
-// dequeue takes request i out of the queue. Call with the shard's mu held.
+// dequeue removes request i from the queue for good. Call with the shard's mu held.
 func (t *Table) dequeue(x *file, i int) {
 	w := x.queue[i]
 	t.waits.Lock()
@@ -110,12 +111,12 @@ func (t *Table) stopWaiting(w *Waiter) {
 	}
 }
 
-// triesMax bounds the requests of one file that the host refuses in one call of grant: programs of
-// the host can be in the way of a long queue.
+// triesMax bounds how many requests of one file grant tries on the host in one call. Locks of the
+// host's programs can block a long queue.
 const triesMax = 64
 
-// grant takes the locks of waiting requests that can be had now, in the order of the queue. Call
-// with update held; notify the result without.
+// grant takes the locks of waiting requests that have become free, in the order of the queue. Call
+// with update held. Pass the result to notify when update is released.
 func (t *Table) grant(f File) (granted []*Waiter) {
 	var refused []*Waiter
 	for len(refused) < triesMax {
@@ -177,7 +178,7 @@ func (t *Table) notify(granted []*Waiter) {
 	}
 }
 
-// Retry grants requests for which only the host was in the way and is no longer. It reports how
+// Retry grants requests that only a lock of the host blocked, if that lock is gone. It returns how
 // many requests still wait, for whatever reason.
 func (t *Table) Retry() (waiting int) {
 	for _, f := range t.find(func(_ File, x *file) bool { return len(x.queue) > 0 }) {

@@ -24,7 +24,7 @@ import (
 // An acl is uint32 count | uint32 length | length * (uint32 tag | uint32 id | uint32 perm). The
 // length is the count, or zero if the mask does not ask for entries.
 
-// ACLProgram is the number of NFSACL, ACLVersion of its version for NFS version 3.
+// ACLProgram is the RPC program number of NFSACL, and ACLVersion is its version for NFS version 3.
 const (
 	ACLProgram = 100227
 	ACLVersion = 3
@@ -47,7 +47,7 @@ const (
 )
 
 const (
-	// ACLMax is the most entries of an ACL on the wire.
+	// ACLMax is the largest number of entries of an ACL on the wire.
 	ACLMax = 1024
 	// aclEntryLen is the length of an entry in bytes.
 	aclEntryLen = 12
@@ -55,21 +55,21 @@ const (
 	ACLResMax = 4 + PostOpLen + 4 + 2*(8+ACLMax*aclEntryLen)
 	// aclDefaultFlag is set in the tags of a default ACL.
 	aclDefaultFlag = 0x1000
-	// aclNobody is the ID -1, which is no user's and no group's.
+	// aclNobody is the ID -1. No user and no group has it.
 	aclNobody = ^uint32(0)
 )
 
-// WireACL is an ACL as NFSACL has it on the wire. Entries of the owner and of the group have the
-// numbers of the owner and of the group. An ACL of three entries has a mask besides, with the
-// permissions of the group.
+// WireACL is an ACL as NFSACL has it on the wire. It differs from blockstore.ACL in two ways. The
+// entries of the owner and of the group have the IDs of the owner and of the group. An ACL of three
+// entries has a mask in addition, with the permissions of the group.
 type WireACL struct {
 	// Count is the number of entries. Entries is empty if they are not sent.
 	Count   uint32
 	Entries blockstore.ACL
 }
 
-// ACLToWire returns the form on the wire of an ACL of an object that belongs to uid and gid. With a
-// nil ACL the count is zero. With entries false only the count is set.
+// ACLToWire returns the ACL of an object of uid and gid in the form of the wire. The count of a nil
+// ACL is zero. If entries is false, only the count is set.
 func ACLToWire(l blockstore.ACL, uid, gid uint32, entries bool) (w WireACL) {
 	if l == nil {
 		return w
@@ -98,9 +98,9 @@ func ACLToWire(l blockstore.ACL, uid, gid uint32, entries bool) (w WireACL) {
 	return w
 }
 
-// POSIX returns the ACL of a form on the wire: sorted, without numbers of the owner and the group,
-// and without a mask that says nothing. An ACL without entries is nil. The result may be no valid
-// ACL (blockstore.ACL.Check).
+// POSIX returns the ACL in the form of the stores: sorted, without the IDs of owner and group, and
+// without a mask that limits nothing. An ACL without entries is nil. The result is not checked: see
+// blockstore.ACL.Check.
 func (w WireACL) POSIX() blockstore.ACL {
 	if len(w.Entries) == 0 {
 		return nil
@@ -127,7 +127,8 @@ func (w WireACL) POSIX() blockstore.ACL {
 	return l
 }
 
-// EncodeACL appends an acl. inherit says that it is a default ACL.
+// EncodeACL appends an acl, in the layout at the top of this file. inherit is true for a default
+// ACL.
 func EncodeACL(e *xdr.Encoder, w WireACL, inherit bool) {
 	var flag uint32
 	if inherit {
@@ -142,9 +143,14 @@ func EncodeACL(e *xdr.Encoder, w WireACL, inherit bool) {
 	}
 }
 
-// DecodeACL reads an acl. Errors of the decoder are more than ACLMax entries, a length that is
-// neither the count nor zero, an unknown tag, a user or group of number -1, and unknown
-// permissions. Unknown permissions of a mask are dropped: Solaris sets some.
+// DecodeACL reads an acl. It accepts unknown permissions in a mask, which Solaris sets, and drops
+// them. These are errors of the decoder:
+//
+//   - more than ACLMax entries,
+//   - a length that is neither the count nor zero,
+//   - an unknown tag,
+//   - a user or group with the ID -1,
+//   - unknown permissions of an entry that is no mask.
 func DecodeACL(d *xdr.Decoder) (w WireACL) {
 	w.Count = d.Uint32()
 	n := d.Uint32()
@@ -177,7 +183,7 @@ func DecodeACL(d *xdr.Decoder) (w WireACL) {
 	return w
 }
 
-// aclProcs has a row for every procedure of NFSACL, as procs.
+// aclProcs has a row for every procedure of NFSACL.
 var aclProcs = [...]struct {
 	name    string
 	mutates bool
@@ -197,8 +203,8 @@ func (s *server) aclTable() []rpc.Proc {
 	return table
 }
 
-// getACL is GETACL. An object without an access ACL has the ACL that its mode stands for, also in a
-// store without ACLs. Every caller that may use the export may ask.
+// getACL is GETACL. An object without an access ACL gets the ACL that its mode stands for, also
+// where the store has no ACLs. Every caller that may use the export may ask.
 func getACL(o *op) rpc.Status {
 	fh := DecodeHandle(&o.c.Args)
 	mask := o.c.Args.Uint32()
@@ -247,7 +253,7 @@ func (o *op) aclStore() blockstore.ACLs {
 	return s
 }
 
-// acl returns an ACL of an object; nil: there is none.
+// acl returns an ACL of an object; nil if the object has none.
 func (o *op) acl(h blockstore.Handle, kind blockstore.ACLKind) (blockstore.ACL, error) {
 	if s := o.aclStore(); s != nil {
 		return s.GetACL(&o.cred, h, kind)
@@ -255,9 +261,9 @@ func (o *op) acl(h blockstore.Handle, kind blockstore.ACLKind) (blockstore.ACL, 
 	return nil, nil
 }
 
-// setACL is SETACL. The mask says which ACLs are set; an ACL without entries is removed. If the
-// second change fails the first one stays. The mode of the object follows its access ACL, so that
-// delegations are recalled as by SETATTR.
+// setACL is SETACL. The mask says which ACLs are set. An ACL without entries removes the object's
+// ACL. The two ACLs are set one after the other: if the second fails, the first stays. Setting the
+// access ACL changes the mode of the object, so delegations are recalled as in SETATTR.
 func setACL(o *op) rpc.Status {
 	d := &o.c.Args
 	fh := DecodeHandle(d)
@@ -284,7 +290,7 @@ func setACL(o *op) rpc.Status {
 	if err == nil && mask&MaskDefault != 0 {
 		_, err = store.SetACL(&o.cred, h, blockstore.ACLDefault, inherit.POSIX())
 	}
-	return o.failPost(nfs.StatusOf(err), &h) // success looks the same
+	return o.failPost(nfs.StatusOf(err), &h) // also after success, whose result has the same form
 }
 
 // sentShort reports whether an ACL is to be set whose entries were not sent.

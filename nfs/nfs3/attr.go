@@ -8,9 +8,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// getAttr is GETATTR (RFC 1813 section 3.3.1). Unlike other procedures, its failure reply has no
-// attributes. On a loop the call is served if the store need not wait and nothing fails. Otherwise
-// a worker begins it again.
+// getAttr is GETATTR (RFC 1813 section 3.3.1). Its failure reply has no attributes, unlike that of
+// other procedures. A loop serves the call only if the store need not wait and nothing fails.
+// Otherwise a worker begins the call again.
 func getAttr(o *op) rpc.Status {
 	fh := DecodeHandle(&o.c.Args)
 	h, st := o.resolve(fh)
@@ -32,7 +32,7 @@ func getAttr(o *op) rpc.Status {
 	return rpc.Done
 }
 
-// getAttrOf asks the store for attributes, on a loop without waiting.
+// getAttrOf asks the store for attributes. On a loop it does not wait.
 func (o *op) getAttrOf(h blockstore.Handle) (blockstore.Attr, error) {
 	if o.mayBlock {
 		return o.x.FS.GetAttr(&o.cred, h)
@@ -43,9 +43,9 @@ func (o *op) getAttrOf(h blockstore.Handle) (blockstore.Attr, error) {
 	return blockstore.Attr{}, blockstore.ErrWouldBlock
 }
 
-// setAttr is SETATTR (section 3.3.2). The guard is the ctime that the client believes the object to
-// have: another one is NOT_SYNC, which the store finds together with the change. A change of the
-// size counts as a WRITE for share reservations.
+// setAttr is SETATTR (section 3.3.2). The guard is the ctime that the client has in its cache. If
+// the object has another ctime, the store refuses the change, and the status is NOT_SYNC. A change
+// of the size counts as a WRITE for share reservations.
 func setAttr(o *op) rpc.Status {
 	d := &o.c.Args
 	fh := DecodeHandle(d)
@@ -70,7 +70,7 @@ func setAttr(o *op) rpc.Status {
 		}
 		st = nfs.StatusOf(err)
 	}
-	return o.failWcc(st, &w, &h) // success looks the same
+	return o.failWcc(st, &w, &h) // also after success, whose result has the same form
 }
 
 // accessChanges are the ACCESS bits that a read-only export never grants.
@@ -109,8 +109,8 @@ func readLink(o *op) rpc.Status {
 	if err != nil {
 		return o.failPost(nfs.StatusOf(err), &h)
 	}
-	// A target cannot be shortened like the data of a READ, so BulkMax, a cautious bound where the
-	// reply is one piece, does not count here. The Linux kernel's client offers just enough for its
+	// A target cannot be cut like the data of a READ. So BulkMax does not bound it here: it is a
+	// cautious estimate where the reply is one piece. The Linux client offers just enough room for its
 	// longest target. The transport refuses a reply that does not fit.
 	p := o.c.Payload(len(target))
 	if len(p) != len(target) {

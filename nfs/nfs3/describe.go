@@ -9,8 +9,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Describe puts the arguments of a procedure into words, for a trace. d is at their beginning,
-// and is not from a call that was served well: it may be anything.
+// Describe describes the arguments of a procedure for a trace. d is at their beginning. They may be
+// anything, because traces are of failed calls too.
 func Describe(proc uint32, d xdr.Decoder) string {
 	var b strings.Builder
 	handle := func(name string) { fmt.Fprintf(&b, " %s=%#08x", name, nfs.HandleSum(DecodeHandle(&d))) }

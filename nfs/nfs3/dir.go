@@ -37,11 +37,15 @@ func readDirPlus(o *op) rpc.Status {
 	return o.list(fh, cookie, verf, true, dirCount, maxCount)
 }
 
-// list answers both. maxCount bounds the result without its status (READDIR3resok,
-// READDIRPLUS3resok). dirCount bounds what the entries would be without attributes and handles, and
-// always leaves room for one entry (section 3.3.17). Both are the client's, so MaxIO bounds them:
-// the reply is built in memory. An entry that does not fit is cut off again. The verifier is the
-// store's; cookies of a listing that the store does not know any more are BAD_COOKIE.
+// list answers READDIR and READDIRPLUS. A client chooses both bounds, and MaxIO bounds them again,
+// because the reply is built in memory:
+//
+//	maxCount   bytes of READDIR3resok or READDIRPLUS3resok
+//	dirCount   bytes of the entries without attributes and handles; there is always room for one
+//	           entry (section 3.3.17)
+//
+// An entry that does not fit is cut off again. The verifier is the store's. If the store no longer
+// knows the listing of a cookie, the status is BAD_COOKIE.
 func (o *op) list(fh []byte, cookie uint64, verf [VerifierLen]byte, plus bool, dirCount, maxCount uint32) rpc.Status {
 	dir, st := o.resolve(fh)
 	if st == nfs.OK && plus && o.rule.NoReadDirPlus {
@@ -55,8 +59,8 @@ func (o *op) list(fh []byte, cookie uint64, verf [VerifierLen]byte, plus bool, d
 	e := &o.c.Res
 	base := len(e.B)
 
-	// The attributes are read before the listing. If the directory changes meanwhile, the client
-	// sees an old mtime and lists again.
+	// The attributes are read before the listing. If the directory changes in between, the client sees
+	// an old mtime and lists the directory again.
 	a, err := o.x.FS.GetAttr(&o.cred, dir)
 	if err != nil {
 		return o.failPost(nfs.StatusOf(err), &dir)

@@ -9,8 +9,8 @@ import (
 // Sizes that FSINFO reports, in bytes.
 const (
 	ioMultiple = 4096
-	// dirPreferred is what a directory listing is best asked for with: large
-	// enough to save round trips, small enough to be built in one go.
+	// dirPreferred is the size that FSINFO recommends for a listing: large enough to save round trips,
+	// small enough to be built in one step.
 	dirPreferred = 64 << 10
 )
 
@@ -40,11 +40,11 @@ func fsStat(o *op) rpc.Status {
 	for _, v := range [...]uint64{s.TotalBytes, s.FreeBytes, s.AvailBytes, s.TotalFiles, s.FreeFiles, s.AvailFiles} {
 		e.Uint64(v)
 	}
-	e.Uint32(0) // invarsec: may change at any time
+	e.Uint32(0) // invarsec: no time during which the values stay the same
 	return rpc.Done
 }
 
-// fsInfo is FSINFO (section 3.3.19). The sizes are those of the client's rule: a READ or WRITE of
+// fsInfo is FSINFO (section 3.3.19). The sizes are those of the client's rule. A READ or WRITE of
 // more is shortened.
 func fsInfo(o *op) rpc.Status {
 	h, st := o.object()

@@ -13,8 +13,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// MountProgram is the number of MOUNT, MountVersion of its version for NFS
-// version 3 (RFC 1813 appendix I).
+// MountProgram is the RPC program number of MOUNT, and MountVersion is its version for NFS version
+// 3 (RFC 1813 appendix I).
 const (
 	MountProgram = 100005
 	MountVersion = 3
@@ -33,8 +33,8 @@ const (
 // MountNameMax bounds a client's name in DUMP (MNTNAMLEN).
 const MountNameMax = 255
 
-// maxMounts bounds what DUMP remembers. The list is for people and may be wrong
-// (appendix I section 5.2.2); when it is full the oldest entry goes.
+// maxMounts bounds the list for DUMP. A full list drops its oldest entry. Nothing depends on the
+// list: it is for display and may be wrong (appendix I section 5.2.2).
 const maxMounts = 1024
 
 type mountEntry struct {
@@ -84,7 +84,7 @@ func (s *server) mountProcs() []rpc.Proc {
 
 func (o *op) host() netip.Addr { return o.c.Peer.Addr.Addr().Unmap() }
 
-// audit writes a line into the audit log about the client and a path.
+// audit writes a line about the client and a path into the audit log.
 func (o *op) audit(event, path string, more ...any) {
 	export := ""
 	if o.x != nil {
@@ -93,16 +93,16 @@ func (o *op) audit(event, path string, more ...any) {
 	o.s.Audit.Info(event, append(append(nfs.AuditCaller(o.c), "path", path, "export", export), more...)...)
 }
 
-// mountMnt is MNT (appendix I section 5.2.1): the handle of an export, or of a directory below one.
-// It is a name for what LOOKUP reaches too, and no permission: each later call is checked by
-// itself.
+// mountMnt is MNT (appendix I section 5.2.1): it returns the handle of an export, or of a directory
+// below one. The handle is no permission: LOOKUP would lead to the same object, and each later call
+// is checked by itself.
 func mountMnt(o *op) rpc.Status {
 	p := o.c.Args.String(nfs.PathMax)
 	if o.bad() {
 		return rpc.Garbage
 	}
 	h, st := o.mountPoint(p)
-	if st == nfs.ErrJukebox { // mountstat3 has nothing for it: the client sends it again
+	if st == nfs.ErrJukebox { // mountstat3 has no such status: the client sends the call again
 		return rpc.Drop
 	}
 	o.status(st)
@@ -117,7 +117,7 @@ func mountMnt(o *op) rpc.Status {
 	o.putHandle(&h)
 	flavors := o.rule.Flavors.List()
 	if o.rule.Flavors == 0 {
-		flavors = flavors[:1] // the one that is meant to be used
+		flavors = flavors[:1] // a rule for all flavors names only the preferred one
 	}
 	o.c.Res.Uint32(uint32(len(flavors)))
 	for _, f := range flavors {
@@ -126,7 +126,7 @@ func mountMnt(o *op) rpc.Status {
 	return rpc.Done
 }
 
-// why is the reason for which the rules of a path's export deny a MNT.
+// why returns the reason for which the rules of an export deny a MNT.
 func (o *op) why(p string, st nfs.Status) string {
 	x, _ := o.s.Exports.ByPath(p)
 	if st != nfs.ErrAcces || x == nil || o.x != nil {
@@ -135,9 +135,9 @@ func (o *op) why(p string, st nfs.Status) string {
 	return x.Why(&o.c.Peer, o.c.Cred.Flavor)
 }
 
-// mountPoint walks to a directory. Below the export it has the identity of the caller, so that a
-// mount reaches nothing that lookups would not. The statuses are of type mountstat3, which has the
-// same numbers as nfsstat3.
+// mountPoint finds the directory of a path. Below the export it looks names up as the caller, so a
+// mount reaches nothing that LOOKUP would not. The statuses are those of mountstat3, whose numbers
+// are the same as in nfsstat3.
 func (o *op) mountPoint(p string) (h blockstore.Handle, st nfs.Status) {
 	if strings.ContainsRune(p, 0) {
 		return h, nfs.ErrInval
@@ -171,14 +171,15 @@ func (o *op) mountPoint(p string) (h blockstore.Handle, st nfs.Status) {
 	return h, nfs.OK
 }
 
-// A MNT waits until the client's name is resolved, for whoWait. At most whoWaits do so at one time,
-// so that clients of unknown names cannot occupy all workers; others are dropped, and sent again.
+// A MNT from a client whose name is not resolved yet waits, for at most whoWait. At most whoWaits
+// of them wait at one time, so that such clients cannot occupy all workers. Further ones are
+// dropped, and the client sends them again.
 const (
 	whoWait  = 3 * time.Second
 	whoWaits = 4
 )
 
-// enterMount is enter for MNT, which comes before the flavor is chosen and is under no limit.
+// enterMount is enter for MNT. The client has not chosen a flavor yet, and no limit applies.
 func (o *op) enterMount(x *nfs.Export) nfs.Status {
 	rule, st := o.admitted(x, &o.c.Peer)
 	if st == nfs.ErrAcces {
@@ -207,14 +208,14 @@ func (o *op) admitted(x *nfs.Export, p *rpc.Peer) (*nfs.ClientRule, nfs.Status) 
 	return rule, st
 }
 
-// mountStatus is StatusOf within what mountstat3 has.
+// mountStatus is StatusOf, reduced to the statuses of mountstat3.
 func mountStatus(err error) nfs.Status {
 	switch st := nfs.StatusOf(err); st {
 	case nfs.ErrPerm, nfs.ErrNoEnt, nfs.ErrIO, nfs.ErrAcces, nfs.ErrNotDir, nfs.ErrInval, nfs.ErrNameTooLong,
 		nfs.ErrNotSupp:
 		return st
 	case nfs.ErrStale:
-		return nfs.ErrNoEnt // the export went away meanwhile
+		return nfs.ErrNoEnt // the export was removed meanwhile
 	}
 	return nfs.ErrServerFault
 }
@@ -235,7 +236,7 @@ func mountDump(o *op) rpc.Status {
 	return rpc.Done
 }
 
-// mountUmnt is UMNT. It takes a line off the list; handles stay good.
+// mountUmnt is UMNT. It removes an entry of the list for DUMP. Handles stay valid.
 func mountUmnt(o *op) rpc.Status {
 	p := o.c.Args.String(nfs.PathMax)
 	if o.bad() {
@@ -255,13 +256,14 @@ func mountUmntAll(o *op) rpc.Status {
 	return rpc.Done
 }
 
-// mountExport is EXPORT: what is exported and to whom. Unless everybody may see all, a client sees
-// what it may mount from a port below 1024, and of the rules the one that is for it.
+// mountExport is EXPORT: the exports, each with the clients that may use it. Without ShowAll, a
+// client sees only the exports that it may mount from a port below 1024, and of their rules only
+// the one that applies to it.
 func mountExport(o *op) rpc.Status {
 	e := &o.c.Res
 	all, peer := o.s.ShowAll(), o.c.Peer
 	const reserved = 1
-	peer.Addr = netip.AddrPortFrom(peer.Addr.Addr(), reserved) // showmount needs no privilege on the client
+	peer.Addr = netip.AddrPortFrom(peer.Addr.Addr(), reserved) // showmount may run without privilege
 	for _, x := range o.s.Exports.Exports() {
 		rules := x.Clients
 		if !all {
@@ -275,7 +277,7 @@ func mountExport(o *op) rpc.Status {
 		e.String(x.Pseudo)
 		open := slices.ContainsFunc(rules, func(r nfs.ClientRule) bool { return r.CIDR.IsValid() && r.CIDR.Bits() == 0 })
 		for i := range rules {
-			if open { // no groups at all means everybody
+			if open { // an empty list of groups means everybody
 				break
 			}
 			e.Bool(true)

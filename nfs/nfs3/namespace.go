@@ -37,9 +37,9 @@ func lookup(o *op) rpc.Status {
 	return rpc.Done
 }
 
-// child is the export that the client finds under a name of a directory, or nil. As with the Linux
-// kernel's server, version 3 finds an export below another one only if the outer one has crossmnt,
-// or the inner one nohide. Version 4 always does.
+// child returns the export that lies under a name of a directory, or nil. Version 3 sees an export
+// below another one only if the outer export has crossmnt, or the rule in the inner one has nohide,
+// as with the Linux server. Version 4 always sees it.
 func (o *op) child(dir *blockstore.Handle, name string) *nfs.Export {
 	c := o.s.Exports.Below(o.x, dir, name)
 	if c == nil {
@@ -92,7 +92,7 @@ func (o *op) cross(c *nfs.Export, dir *blockstore.Handle) rpc.Status {
 	return rpc.Done
 }
 
-// resolveNew resolves the directory for a new name.
+// resolveNew resolves the directory of a new name for a change, and checks the name.
 func (o *op) resolveNew(fh []byte, name string) (blockstore.Handle, nfs.Status) {
 	dir, st := o.resolveForChange(fh)
 	if st == nfs.OK {
@@ -101,15 +101,16 @@ func (o *op) resolveNew(fh []byte, name string) (blockstore.Handle, nfs.Status) 
 	return dir, st
 }
 
-// newObject is what a store returns for an object that it has made. op.attr has its attributes.
+// newObject is the result of a store that has made an object. op.attr has the attributes of the
+// object.
 type newObject struct {
 	h blockstore.Handle
 	w blockstore.Wcc
 }
 
-// makeObject ends a procedure that makes an object. st is what the checks of the procedure said. If
+// makeObject ends a procedure that makes an object. st is the result of the procedure's checks. If
 // they passed, do makes the object, unless an earlier execution of the call made it before the
-// server was killed. There is an object of the name already if exists.
+// server was killed. exists says that the name has an object already.
 func (o *op) makeObject(
 	st nfs.Status, dir *blockstore.Handle, name string, exists bool, typ blockstore.FileType, s *blockstore.SetAttr,
 	do func(n *newObject) error,
@@ -184,7 +185,7 @@ func mkdir(o *op) rpc.Status {
 	})
 }
 
-// symlink is SYMLINK (section 3.3.10). The target may arrive as a bulk item.
+// symlink is SYMLINK (section 3.3.10). Over RDMA the target may arrive in a Read chunk.
 func symlink(o *op) rpc.Status {
 	d := &o.c.Args
 	fh, name := dirOp(d)
@@ -197,7 +198,7 @@ func symlink(o *op) rpc.Status {
 	})
 }
 
-// mknod is MKNOD (section 3.3.11). A type that is no special file is well-formed, and BADTYPE.
+// mknod is MKNOD (section 3.3.11). Any other type than that of a special file is BADTYPE.
 func mknod(o *op) rpc.Status {
 	d := &o.c.Args
 	fh, name := dirOp(d)
@@ -228,8 +229,8 @@ func remove(o *op) rpc.Status { return o.unlink(false) }
 // rmdir is RMDIR (section 3.3.13).
 func rmdir(o *op) rpc.Status { return o.unlink(true) }
 
-// unlink is both. During a retry of a call that was cut off by a kill, the name may be gone because
-// the earlier execution removed it; see nfs.Once.
+// unlink is REMOVE and RMDIR. If the call comes again after a kill of the server, the earlier
+// execution may have removed the name; see nfs.Once.
 func (o *op) unlink(directory bool) rpc.Status {
 	fh, name := dirOp(&o.c.Args)
 	var w blockstore.Wcc
@@ -257,11 +258,11 @@ func (o *op) unlink(directory bool) rpc.Status {
 			o.dirChanged(dir, event)
 		}
 	}
-	return o.failWcc(st, &w, &dir) // success looks the same
+	return o.failWcc(st, &w, &dir) // also after success, whose result has the same form
 }
 
-// uncovered is checkOldName, and ACCES for the place of another export: that name stays where it
-// is, as a mount point of the host does.
+// uncovered checks a name that is about to be removed or renamed. The name of another export is
+// ACCES, as that of a mount point on the host is.
 func (o *op) uncovered(dir *blockstore.Handle, name string) nfs.Status {
 	st := checkOldName(name)
 	if st == nfs.OK && o.s.Exports.Below(o.x, dir, name) != nil {
@@ -353,20 +354,21 @@ func link(o *op) rpc.Status {
 	return rpc.Done
 }
 
-// reenter is enter for an export that the call has entered before: nothing is paid again.
+// reenter is enter for an export that the call has entered before. It does not count the call
+// again.
 func (o *op) reenter(x *nfs.Export) {
 	if rule, st := x.Admits(&o.c.Peer); st == nfs.OK {
-		_ = o.assume(x, rule) // the groups are known
+		_ = o.assume(x, rule) // does not wait: the groups are cached
 	}
 }
 
-// resolveTwo resolves two handles that are to be in one export. It leaves the
-// first one's export entered. If the second is good but of another export,
-// that export is returned too, and the status is XDEV.
+// resolveTwo resolves two handles that have to be of one export. The export of the first one stays
+// entered. If the second handle is valid and of another export, the status is XDEV, and other is
+// that export.
 func (o *op) resolveTwo(a, b []byte) (ha, hb blockstore.Handle, other *nfs.Export, st nfs.Status) {
 	if ha, st = o.resolve(a); st != nfs.OK {
-		// No attributes of the second either: what is known of it would be of
-		// no use to a client whose first handle is dead.
+		// The reply has no attributes of the second object either: they are of no use to a client whose
+		// first handle is invalid.
 		return ha, hb, nil, st
 	}
 	first := o.x

@@ -7,12 +7,14 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// once finds out whether the change of a repeated call was made before the server was killed.
+// once returns the means to find out whether an earlier execution of this call, before the server
+// was killed, has made its change.
 func (o *op) once() nfs.Once { return nfs.Once{Call: o.c, FS: o.x.FS} }
 
-// attributed reports whether this SETATTR, with a guard on the time of the last change, was
-// executed before the server was killed: the guard fails now, but the file has the attributes that
-// the call asks for. err says that these cannot be made stable.
+// attributed reports whether an earlier execution of this SETATTR has set the attributes before the
+// server was killed. It is for a SETATTR with a guard: the guard fails now, because the change
+// itself has moved the ctime. The object then has the attributes that the call asks for. err says
+// that they cannot be made stable.
 func (o *op) attributed(h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (yes bool, err error) {
 	if guard == nil || !o.c.Journaled() {
 		return false, nil

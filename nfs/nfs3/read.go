@@ -8,14 +8,14 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// read is READ (RFC 1813 section 3.3.6). The data is never encoded: the store reads into memory of
-// the transport, or the transport sends pages of the page cache from where they are. That memory
-// belongs to the transport from then on. It frees the memory when the SEND of the reply has
-// completed (RDMA), or when the reply was written to the socket (TCP).
+// read is READ (RFC 1813 section 3.3.6). Its data is never encoded: the store reads into memory of
+// the transport, or the transport sends pages of the page cache in place. That memory belongs to
+// the transport from then on. The transport frees it when the SEND of the reply has completed
+// (RDMA), or when the reply was written to the socket (TCP).
 //
-// On a loop the store is asked not to wait. If it would have to, a worker begins the call again, as
-// nothing has been done. The client's count is bounded by the rule and by the client's Write chunk
-// before memory is taken; less data than was asked for is legal.
+// On a loop the store must not wait. If it would have to, a worker begins the call again; nothing
+// was done so far. The client's count is bounded by the rule and by the Write chunk before memory
+// is taken: a READ may return less than it was asked for.
 func read(o *op) rpc.Status {
 	d := &o.c.Args
 	fh := DecodeHandle(d)
@@ -69,7 +69,8 @@ func read(o *op) rpc.Status {
 	return rpc.Done
 }
 
-// mapped is the data of a READ where it lies, if the transport can send it from there; else nil.
+// mapped returns the data of a READ as pages of the page cache, if store and transport can do so;
+// else ok is false.
 func (o *op) mapped(h blockstore.Handle, off uint64, n int) (blockstore.Window, bool) {
 	if m, ok := o.x.FS.(blockstore.Mapper); ok && o.c.Borrows(n) {
 		return m.Map(&o.cred, h, off, n)
@@ -78,7 +79,7 @@ func (o *op) mapped(h blockstore.Handle, off uint64, n int) (blockstore.Window, 
 }
 
 // readFailed answers a READ that failed. The reply has attributes, for which the store may have to
-// wait, so a loop leaves the call to a worker. The worker's outcome counts. Failures are rare.
+// wait. So a loop leaves the whole call to a worker, and the worker's outcome counts.
 func (o *op) readFailed(st nfs.Status, h *blockstore.Handle) rpc.Status {
 	if o.x != nil && !o.mayBlock {
 		return rpc.Again

@@ -14,19 +14,18 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// server is what all procedures share. It has no state of its own beyond the
-// list of mounts.
+// server is shared by all procedures. Its only state is the list of mounts.
 type server struct {
 	nfs.Config
 	mounts  mounts
-	waiting atomic.Int32 // mounts that wait until a name of the client is resolved
+	waiting atomic.Int32 // MNTs that wait until a name of the client is resolved
 	ops     sync.Pool    // of *op
-	// inlineWrite is the longest WRITE in bytes that a loop does itself.
+	// inlineWrite is the longest WRITE, in bytes, that a loop serves itself.
 	inlineWrite int
 }
 
-// op is one procedure being served: what its handles were found to mean, and
-// the memory for answering, reused from call to call.
+// op is one procedure being served, by one goroutine: the objects of its handles, and the memory
+// for its reply. server.ops reuses it for later calls.
 type op struct {
 	s    *server
 	c    *rpc.Call
@@ -34,23 +33,23 @@ type op struct {
 	rule *nfs.ClientRule
 	cred blockstore.Cred
 	attr blockstore.Attr // backs the attributes of the reply
-	last nfs.Parsed      // across calls
-	// changing are the files that no client is given a delegation of until the call ends.
+	last nfs.Parsed      // kept from call to call
+	// changing has the files of which no client gets a delegation until the call ends.
 	changing []lock.File
 
 	mayBlock bool
 	data     int        // bytes of data that the call moves, for limits
-	instead  rpc.Status // what comes in the place of the procedure's own outcome; Done: nothing
+	instead  rpc.Status // replaces the outcome of the procedure, unless it is Done
 }
 
-// handler serves one procedure. It decodes all its arguments and calls resolve before it does
-// anything else: resolve refuses what did not decode. Then serve drops the handler's result, and
-// the call ends with GARBAGE_ARGS.
+// handler serves one procedure. It decodes all its arguments and then calls resolve, before it does
+// anything else. resolve fails if the arguments did not decode; serve then drops the handler's
+// result, and the call ends with GARBAGE_ARGS.
 type handler func(o *op) rpc.Status
 
-// procs has a row for every procedure of version 3. Changing ones go through the duplicate request
-// cache (rpc.Proc.Mutates): executed again they would fail, as a REMOVE with NOENT. WRITE and
-// COMMIT may be executed again.
+// procs has a row for every procedure of version 3. Those that change something go through the
+// duplicate request cache (rpc.Proc.Mutates), because a second execution would fail, as a REMOVE
+// with NOENT. WRITE and COMMIT do not need it: they may be executed twice.
 var procs = [numProcs]struct {
 	name    string
 	mutates bool
@@ -89,7 +88,7 @@ func Programs(cfg nfs.Config) []rpc.Program {
 	for n, p := range procs {
 		table[n] = rpc.Proc{Name: p.name, Mutates: p.mutates, Serve: s.serve(p.do)}
 	}
-	// Only these never wait: GETATTR, READ and WRITE ask the store not to.
+	// Only these never wait on a loop: GETATTR, READ and WRITE ask the store not to.
 	for _, n := range []int{ProcNull, ProcGetAttr, ProcRead, ProcWrite} {
 		table[n].Inline = true
 	}
@@ -108,7 +107,7 @@ func (s *server) serve(h handler) func(*rpc.Call, bool) rpc.Status {
 		base := len(c.Res.B)
 		returned := false
 		defer func() {
-			if !returned { // it panicked; otherwise o is another call's by now
+			if !returned { // the handler panicked; otherwise o may serve another call by now
 				o.endChanges()
 			}
 		}()
@@ -136,12 +135,13 @@ func null(*op) rpc.Status { return rpc.Done }
 // bad reports whether the arguments did not decode.
 func (o *op) bad() bool { return o.c.Args.Err() != nil }
 
-// resolve finds the object of a file handle, its export, and the identity of the caller there. It
-// fails if the arguments did not decode. A handle that is not of this server's form, or has a wrong
-// code, is BADHANDLE; one of an export that is no longer served is STALE. Both are counted.
+// resolve finds the object of a file handle, enters its export, and takes on the identity of the
+// caller there. It fails if the arguments did not decode. A handle that does not have the form of
+// this server, or has a wrong code, is BADHANDLE. A handle of an export that is no longer served is
+// STALE. Both are counted.
 func (o *op) resolve(fh []byte) (blockstore.Handle, nfs.Status) {
 	if o.bad() {
-		return blockstore.Handle{}, nfs.ErrBadXDR // never sent: serve answers GARBAGE_ARGS
+		return blockstore.Handle{}, nfs.ErrBadXDR // no client gets this status: serve answers GARBAGE_ARGS
 	}
 	id, h, err := o.s.Codec.ParseNext(&o.last, fh)
 	if err != nil {
@@ -152,7 +152,7 @@ func (o *op) resolve(fh []byte) (blockstore.Handle, nfs.Status) {
 		}
 		return h, nfs.ErrBadHandle
 	}
-	none := blockstore.Handle{} // a handle is no use without its export
+	none := blockstore.Handle{} // a handle is of no use without its export
 	if o.x != nil && o.x.ID == id {
 		return h, nfs.OK
 	}
@@ -167,8 +167,8 @@ func (o *op) resolve(fh []byte) (blockstore.Handle, nfs.Status) {
 	return h, nfs.OK
 }
 
-// enter checks whether the caller may use an export: the rule, protection of the connection,
-// flavor, limits. Then it takes on the caller's identity there.
+// enter checks whether the caller may use an export: by the rule, the protection of the connection,
+// the flavor, and the limits. Then it takes on the caller's identity there.
 func (o *op) enter(x *nfs.Export) nfs.Status {
 	rule, st := o.admit(x)
 	if st != nfs.OK {
@@ -201,7 +201,7 @@ func (o *op) admit(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 	return rule, st
 }
 
-// deny notes that the rules of an export have denied the call.
+// deny counts a call that the rules of an export have denied, and records its client in Denials.
 func (o *op) deny(x *nfs.Export) {
 	o.s.Counters.DeniedClients.Add(1)
 	o.noteDenial(x)
@@ -223,8 +223,8 @@ func (o *op) assume(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 }
 
 // pay counts the call against the limits of the client in the export. A call that has to wait
-// leaves its worker (rpc.Call.Defer) and comes back when its time has come. If too many wait, or
-// the wait is too long, the answer is JUKEBOX.
+// leaves its worker (rpc.Call.Defer) and is served later. If too many calls wait, or the wait would
+// be too long, the status is JUKEBOX.
 func (o *op) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 	wait, ok := x.Reserve(rule, clock.Now(), o.host(), o.data)
 	if !ok {
@@ -244,7 +244,8 @@ func (o *op) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 	return nfs.ErrJukebox
 }
 
-// pace counts a READ or a WRITE before it is served: both begin with handle, offset and count.
+// pace counts a READ or a WRITE before it is served (rpc.Proc.Pace). The arguments of both begin
+// with handle, offset and count.
 func (s *server) pace(c *rpc.Call, bulk int, take bool) (limit uint32, wait time.Duration, ok bool) {
 	size := c.Args.Remaining() + bulk
 	fh := DecodeHandle(&c.Args)
@@ -283,8 +284,8 @@ func (o *op) status(st nfs.Status) {
 	o.c.Res.Uint32(uint32(st))
 }
 
-// postOp appends the attributes of an object as they are now. Without an export,
-// because the handle is not good, there are none.
+// postOp appends the present attributes of an object. If the handle was invalid there is no export,
+// and postOp appends no attributes.
 func (o *op) postOp(h *blockstore.Handle) {
 	var a *blockstore.Attr
 	if o.x != nil && h.Len > 0 {
@@ -304,8 +305,8 @@ func (o *op) putPostOp(a *blockstore.Attr) {
 	EncodePostOp(&o.c.Res, a, fsid)
 }
 
-// wcc appends what the store said about an object around a change, or if it
-// said nothing the attributes now.
+// wcc appends the attributes that the store has returned for an object around a change. If the
+// store has returned none, it appends the present ones.
 func (o *op) wcc(w *blockstore.Wcc, h *blockstore.Handle) {
 	if !w.Post.Known && o.x != nil && h.Len > 0 {
 		if a, err := o.x.FS.GetAttr(&o.cred, *h); err == nil {
@@ -339,7 +340,7 @@ func (o *op) putHandle(h *blockstore.Handle) {
 	EncodeHandle(&o.c.Res, o.s.Codec.Append(b[:0], o.x.ID, h))
 }
 
-// checkName refuses what cannot be one component of a path. "." and ".." pass.
+// checkName refuses a name that cannot be one component of a path. It accepts "." and "..".
 func checkName(name string) nfs.Status {
 	switch {
 	case name == "":
@@ -352,8 +353,7 @@ func checkName(name string) nfs.Status {
 	return nfs.OK
 }
 
-// checkNewName is checkName for a name that is to be made: "." and ".." are
-// there already.
+// checkNewName is checkName for a name to be made. "." and ".." exist always.
 func checkNewName(name string) nfs.Status {
 	if name == "." || name == ".." {
 		return nfs.ErrExist
@@ -361,7 +361,7 @@ func checkNewName(name string) nfs.Status {
 	return checkName(name)
 }
 
-// checkOldName is checkName for a name that is to be taken away.
+// checkOldName is checkName for a name to be removed.
 func checkOldName(name string) nfs.Status {
 	if name == "." || name == ".." {
 		return nfs.ErrInval

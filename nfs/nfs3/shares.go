@@ -5,11 +5,11 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// Version 3 has no opens. A share reservation of another client therefore counts against its READs
-// and WRITEs. The status is ACCES, which the program sees at once. With JUKEBOX the client would
-// repeat the call for as long as the reservation stays, which has no bound.
+// Version 3 has no opens, so share reservations of others apply to its READs and WRITEs. The status
+// is ACCES, and the program sees the error at once. After JUKEBOX the client would repeat the call
+// until the reservation ends, without any bound.
 
-// denied is the status for reading or writing a file.
+// denied returns the status for reading or writing a file: OK, or ACCES if a reservation denies it.
 func (o *op) denied(h blockstore.Handle, write bool) nfs.Status {
 	if o.s.Shares != nil && o.s.Shares.Denied(o.file(h), o.c.Peer.Addr.Addr().Unmap(), write, o.mayBlock) {
 		return nfs.ErrAcces

@@ -8,7 +8,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Program is the number of NFS, Version of this version.
+// Program is the RPC program number of NFS, and Version is the version that this package serves.
 const (
 	Program = 100003
 	Version = 3
@@ -66,33 +66,34 @@ const (
 	AttrLen     = 84 // fattr3
 	PostOpLen   = 4 + AttrLen
 	VerifierLen = 8
-	// NameLimit and PathLimit are what is decoded of a name and of a symlink's
-	// target. They are above what any store takes, so that a long name is
-	// answered NAMETOOLONG instead of as garbage.
+	// NameLimit and PathLimit bound a name and the target of a symlink when they are decoded. Both are
+	// longer than any store accepts. So a name that is too long gets NAMETOOLONG and not GARBAGE_ARGS.
 	NameLimit = 4096
 	PathLimit = 8192
 )
 
-// Attr are an object's attributes together with the filesystem it is on.
+// Attr has the attributes of an object, and the identity of its file system.
 type Attr struct {
 	blockstore.Attr
 	FSID uint64
 }
 
-// PreAttr are the attributes before an operation (wcc_attr).
+// PreAttr are the attributes before a change (wcc_attr).
 type PreAttr struct {
 	Size         uint64
 	Mtime, Ctime time.Time
 }
 
-// Wcc is weak cache consistency data as decoded; nil is what was not sent.
+// Wcc is a decoded wcc_data. A nil part was not sent.
 type Wcc struct {
 	Pre  *PreAttr
 	Post *Attr
 }
 
-// EncodeTime appends an nfstime3. Its seconds are 32 bits unsigned; a time
-// outside is brought to the nearest end.
+// EncodeTime appends an nfstime3. The seconds are unsigned, so a time before 1970 becomes 0, and a
+// time after 2106 becomes the largest one.
+//
+//	seconds (4) | nanoseconds (4)
 func EncodeTime(e *xdr.Encoder, t time.Time) {
 	s := t.Unix()
 	switch {
@@ -116,7 +117,10 @@ func DecodeTime(d *xdr.Decoder) time.Time {
 	return time.Unix(int64(s), int64(ns))
 }
 
-// EncodeAttr appends a fattr3.
+// EncodeAttr appends a fattr3 (RFC 1813 section 2.6) of AttrLen bytes. The widths are in bytes:
+//
+//	type 4 | mode 4 | nlink 4 | uid 4 | gid 4 | size 8 | used 8 | rdev: major 4, minor 4
+//	fsid 8 | fileid 8 | atime 8 | mtime 8 | ctime 8
 func EncodeAttr(e *xdr.Encoder, a *blockstore.Attr, fsid uint64) {
 	e.Uint32(uint32(a.Type))
 	e.Uint32(a.Mode)
@@ -153,7 +157,9 @@ func DecodeAttr(d *xdr.Decoder) (a Attr) {
 	return a
 }
 
-// EncodePostOp appends a post_op_attr; nil is "not known".
+// EncodePostOp appends a post_op_attr. A nil a stands for unknown attributes.
+//
+//	attributes follow: bool | if TRUE: fattr3
 func EncodePostOp(e *xdr.Encoder, a *blockstore.Attr, fsid uint64) {
 	e.Bool(a != nil)
 	if a != nil {
@@ -177,7 +183,10 @@ func SkipPostOp(d *xdr.Decoder) {
 	}
 }
 
-// EncodeWcc appends a wcc_data.
+// EncodeWcc appends a wcc_data (RFC 1813 section 2.6):
+//
+//	before follows: bool | if TRUE: size 8, mtime 8, ctime 8
+//	after: post_op_attr
 func EncodeWcc(e *xdr.Encoder, w *blockstore.Wcc, fsid uint64) {
 	e.Bool(w.Pre.Known)
 	if w.Pre.Known {
@@ -210,7 +219,11 @@ func SkipWcc(d *xdr.Decoder) {
 	SkipPostOp(d)
 }
 
-// EncodeSetAttr appends a sattr3. A nil s changes nothing.
+// EncodeSetAttr appends a sattr3 (RFC 1813 section 2.6). A nil s changes nothing.
+//
+//	mode, uid, gid   each: set: bool | if TRUE: uint32
+//	size             set: bool | if TRUE: uint64
+//	atime, mtime     each: 0 keep, 1 the server's time, 2 the client's | if 2: nfstime3
 func EncodeSetAttr(e *xdr.Encoder, s *blockstore.SetAttr) {
 	if s == nil {
 		s = &blockstore.SetAttr{}
@@ -271,13 +284,14 @@ func decodeTimeSet(d *xdr.Decoder) (blockstore.TimeSet, time.Time) {
 	return blockstore.TimeKeep, time.Time{}
 }
 
-// EncodeHandle appends an nfs_fh3.
+// EncodeHandle appends an nfs_fh3: length | bytes, padded to 4.
 func EncodeHandle(e *xdr.Encoder, h []byte) { e.Opaque(h) }
 
-// DecodeHandle reads an nfs_fh3. The bytes alias the message.
+// DecodeHandle reads an nfs_fh3 of at most nfs.HandleMax bytes. The result aliases the message.
 func DecodeHandle(d *xdr.Decoder) []byte { return d.Opaque(nfs.HandleMax) }
 
-// DecodePostOpHandle reads a post_op_fh3; nil is none. The bytes alias the message.
+// DecodePostOpHandle reads a post_op_fh3: bool | if TRUE: nfs_fh3. nil: there is none. The result
+// aliases the message.
 func DecodePostOpHandle(d *xdr.Decoder) []byte {
 	if !d.Bool() || d.Err() != nil {
 		return nil

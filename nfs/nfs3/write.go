@@ -23,13 +23,18 @@ func inlineWrite(procs int) int {
 	return inlineMax
 }
 
-// write is WRITE (RFC 1813 section 3.3.7). The data lies where the transport has received it, and
-// is the store's only until WriteAt returns. On a loop the call is served if nothing has to wait. A
-// failure there changes nothing, and a worker finds it again.
+// write is WRITE (RFC 1813 section 3.3.7). The data lies where the transport has received it. The
+// store may use it only until WriteAt returns. On a loop the call is served if nothing has to wait.
+// A WRITE that fails there has changed nothing, so a worker begins it again.
 //
-// The reply says what the store reports: committed may be more than was asked for, and never less.
+// The reply repeats what the store reports. committed is at least as stable as the client asked for
+// (stable_how):
+//
+//	UNSTABLE   a crash of the host can lose the data; the client keeps it until COMMIT
+//	DATA_SYNC  the data, and what is needed to read it, is on disk before the reply
+//	FILE_SYNC  the data and all attributes are on disk before the reply
 func write(o *op) rpc.Status {
-	// On TCP the reader of the connection would not read further calls meanwhile.
+	// Over TCP, a long WRITE on the reader would delay the calls behind it, so a worker serves it.
 	const head = nfs.HandleMax + 64
 	if !o.mayBlock && (o.c.Peer.Transport != rpc.TransportRDMA || o.c.Args.Remaining() > o.s.inlineWrite+head) {
 		return rpc.Again
@@ -54,10 +59,10 @@ func write(o *op) rpc.Status {
 		st = o.beginChange(h)
 	}
 	if st == nfs.OK && uint64(count) > uint64(len(data)) {
-		st = nfs.ErrInval // section 3.3.7: count is the data's, or less
+		st = nfs.ErrInval // count must not exceed the data (section 3.3.7)
 	}
 	if st == nfs.OK {
-		count = min(count, o.rule.WriteMax()) // the client sends the rest again
+		count = min(count, o.rule.WriteMax()) // the client sends the rest in another WRITE
 		// The verifier is read before the write. If the data is lost before the reply, the client
 		// then finds at COMMIT that the verifiers differ, and writes again.
 		v := o.x.FS.Verifier()
@@ -100,8 +105,8 @@ func commit(o *op) rpc.Status {
 		var err error
 		w, err = o.x.FS.Commit(&o.cred, h, off, count)
 		if st = nfs.StatusOf(err); st == nfs.OK {
-			// The verifier of after: if unstable writes are lost during the sync, the
-			// client has to see that its own does not match.
+			// The verifier is read after the sync. If unstable data is lost during the sync, the client sees
+			// that its own verifier differs.
 			v := o.x.FS.Verifier()
 			o.status(nfs.OK)
 			o.wcc(&w, &h)

@@ -17,8 +17,8 @@ import (
 //	nfsace4: uint32 type | uint32 flag | uint32 access_mask | utf8str_mixed who
 //
 // A directory has two POSIX ACLs. ACEs with an inheritance flag make its default ACL, which new
-// objects inherit. ACEs without INHERIT_ONLY make its access ACL, so that an ACE can count in both.
-// dacl and sacl (RFC 8881 sections 6.2.2 and 6.2.3) are not supported: POSIX ACLs have neither
+// objects inherit. ACEs without INHERIT_ONLY make its access ACL. An ACE can count in both. dacl
+// and sacl (RFC 8881 sections 6.2.2 and 6.2.3) are not supported, because POSIX ACLs have neither
 // automatic inheritance nor audit entries.
 
 // aclsOf returns the store of an export if it has ACLs, else nil. x may be nil.
@@ -89,10 +89,10 @@ func (k *compound) aces(o *object, a *blockstore.Attr) ([]acl.ACE, nfs.Status) {
 	return acl.FromPOSIX(access, inherit, dir), nfs.OK
 }
 
-// prepare maps the ACL for an object that is a directory or not, if one is set. An ACL that POSIX
-// ACLs cannot express is ATTRNOTSUPP, before anything is changed. Such are AUDIT and ALARM entries,
-// unknown flags, and inheritance of a file. Bits of a mask without a POSIX permission are dropped
-// silently.
+// prepare maps the ACL, if one is set, to POSIX ACLs for a directory or another object. An ACL that
+// they cannot express is ATTRNOTSUPP, before anything is changed: one with AUDIT or ALARM entries,
+// with unknown flags, or with inheritance for a file. Bits of a mask without a POSIX permission are
+// dropped silently.
 func (s *attrSet) prepare(dir bool) nfs.Status {
 	if s.acl == nil {
 		return nfs.OK
@@ -104,9 +104,10 @@ func (s *attrSet) prepare(dir bool) nfs.Status {
 	return nfs.OK
 }
 
-// prepareNew is prepare for a new object in parent, and computes its mode: the umask counts only
-// where no ACL is inherited (RFC 8275 section 4). An exclusive create sets the mode in a second
-// step, when the object has inherited its ACL, so the mode has to be what the ACL leaves of it.
+// prepareNew is prepare for a new object in parent, and computes the object's mode. The umask
+// counts only if the object inherits no ACL (RFC 8275 section 4). An exclusive create sets the mode
+// in a second step, after the object has inherited its ACL. The mode must then have only the bits
+// that the ACL leaves:
 //
 //	parent's default ACL  not exclusive          exclusive
 //	none                  mode without umask     mode without umask
@@ -159,8 +160,8 @@ func (k *compound) setACL(o *object, s *aclSet, dir bool) nfs.Status {
 	return nfs.StatusOf(err)
 }
 
-// setNew gives a new object its ACL and its label, if they are set. One that fails is not set, and
-// the bitmap in the result does not have it.
+// setNew sets the ACL and the label of a new object, if the client sets them. If one fails, the
+// operation succeeds all the same, and the bitmap in its result lacks the attribute.
 func (k *compound) setNew(o *object, s *attrSet, dir bool, set *Bitmap) {
 	if s.acl != nil && k.setACL(o, s.acl, dir) != nfs.OK {
 		set.clear(AttrACL)

@@ -16,9 +16,10 @@ const (
 )
 
 // ioAdvise is IO_ADVISE (RFC 7862 section 15.5): stateid, offset, count, hints. The result has the
-// hints that the server follows. The store reads what a client will need, or drops what it does not
-// need, but not both. Other hints concern one open, and the stores have no opens: they would change
-// how the file is read for all clients. The stateid is checked as for READ.
+// hints that the server follows: the store reads data that the client will need, or drops data that
+// it does not need, but not both. The server ignores all other hints. They are about one open, but
+// the stores have no opens, so they would change how the file is read for all clients. The stateid
+// is checked as for READ.
 func ioAdvise(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))

@@ -85,8 +85,8 @@ var (
 	// section 5.5).
 	settable = BitmapOf(AttrSize, AttrACL, AttrMode, AttrOwner, AttrOwnerGroup, AttrTimeAccSet, AttrTimeModSet,
 		AttrSecLabel)
-	// settableBack can be set by SETATTR. The holder of a delegation with times gives them back
-	// (RFC 9754 section 5).
+	// settableBack is settable, and the times that the holder of a delegation with times gives back by
+	// SETATTR (RFC 9754 section 5).
 	settableBack = settable.or(delegTimes)
 	delegTimes   = BitmapOf(AttrDelegAccess, AttrDelegModify)
 	// settableNew can be set at creation. mode_umask has a meaning only there (RFC 8275).
@@ -95,17 +95,18 @@ var (
 	// verifier into them (RFC 8881 section 18.16.4). suppattr_exclcreat has this set. The Linux
 	// client sets the times by a SETATTR afterwards.
 	settableExcl = settableNew.without(BitmapOf(AttrTimeAccSet, AttrTimeModSet))
-	// writeOnly cannot be read, but from a client with a delegation: GETATTR, READDIR, VERIFY and
-	// NVERIFY of one of them are INVAL (RFC 8881 section 5.5).
+	// writeOnly are attributes that cannot be read. GETATTR, READDIR, VERIFY and NVERIFY of one of
+	// them are INVAL (RFC 8881 section 5.5). Only the server itself asks the holder of a delegation
+	// for delegTimes, by CB_GETATTR.
 	writeOnly = BitmapOf(AttrTimeAccSet, AttrTimeModSet, AttrModeUmask).or(delegTimes)
-	// ofStat needs the store's Stat, ofQuota its Quota. A GETATTR without them makes neither call.
-	// The limits of quota are in both, as the space that is left on the file system bounds them
-	// too.
+	// ofStat are the attributes that need the store's Stat, ofQuota those that need its Quota. A
+	// GETATTR without them makes neither call. The limits of a quota are in both sets, because the
+	// space that is left on the file system bounds them too.
 	ofStat = BitmapOf(AttrQuotaHard, AttrQuotaSoft, AttrFilesAvail, AttrFilesFree, AttrFilesTotal,
 		AttrSpaceAvail, AttrSpaceFree, AttrSpaceTotal)
 	ofQuota = BitmapOf(AttrQuotaHard, AttrQuotaSoft, AttrQuotaUsed)
 
-	// supportedBy is what each minor version supports where the store can do everything.
+	// supportedBy is what each minor version supports if the store has every optional interface.
 	supportedBy [minorMax + 1]Bitmap
 )
 

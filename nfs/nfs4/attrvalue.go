@@ -28,9 +28,9 @@ type subject struct {
 	limit blockstore.Limits // of the store
 }
 
-// subject asks the store for what the wanted attributes of an object are made of. The result is
-// compound.sub. It is valid until the next call of subject or newSubject: on the heap, each GETATTR
-// would allocate one. A second subject at one time is not possible.
+// subject collects from the store what the wanted attributes of an object need. The result is
+// compound.sub, because a subject for each GETATTR would be allocated on the heap. It is valid
+// until the next call of subject or newSubject, so there is one subject at a time.
 func (k *compound) subject(o *object, want Bitmap) (*subject, nfs.Status) {
 	s := k.newSubject(o)
 	if o.node != nil {
@@ -55,9 +55,9 @@ func (k *compound) newSubject(o *object) *subject {
 	return &k.sub
 }
 
-// of fills in the subject of an object of an export whose attributes the store has returned
-// already. It makes at most one call of the store for each of: root, ACL (two for a directory),
-// time of creation, label, quota, statfs. These calls come later than the one for attr, so that a
+// of fills in the subject of an object of an export. The caller already has the object's attributes
+// from the store. of calls the store at most once for each of: root, ACL (twice for a directory),
+// time of creation, label, quota, statfs. These calls come after the one for the attributes, so a
 // GETATTR is no snapshot of one moment.
 func (k *compound) of(s *subject, a *blockstore.Attr, want Bitmap) nfs.Status {
 	s.attr, s.change, s.limit = *a, changeOf(a), s.x.FS.Limits()
@@ -98,8 +98,8 @@ func (k *compound) of(s *subject, a *blockstore.Attr, want Bitmap) nfs.Status {
 }
 
 // encodeAttrs appends a fattr4 of the attributes that are wanted and supported. If the object's
-// attributes could not be read, rdattr_error is the only one (RFC 8881 section 5.8.1.12), but in an
-// absent file system there are a few more.
+// attributes could not be read, it appends only rdattr_error (RFC 8881 section 5.8.1.12), and for
+// an absent file system a few more.
 //
 //	bitmap4 | uint32 length of the values in bytes | values in ascending order of their numbers
 //
@@ -124,10 +124,10 @@ func encodeAttrs(e *xdr.Encoder, want Bitmap, s *subject) {
 	patch(e, at, uint32(len(e.B)-at-4))
 }
 
-// encoders has a function for each attribute that can be read, by its number. init fills it in,
-// because the functions refer to supportedBy, and init makes that of encoders. A nil function is an
-// attribute that is write-only or not supported. Afterwards nothing changes encoders or
-// supportedBy.
+// encoders has a function for each attribute that can be read, by its number. A nil function is an
+// attribute that is write-only or not supported. init fills it in: the functions refer to
+// supportedBy, which init derives from encoders, so an initializer would be a cycle. Afterwards
+// nothing changes encoders or supportedBy.
 var encoders [AttrOpenArguments + 1]func(e *xdr.Encoder, s *subject)
 
 func init() {
@@ -223,10 +223,10 @@ func encodeACLSupport(e *xdr.Encoder, s *subject) {
 }
 
 // encodeMountedOn appends mounted_on_fileid: at the root of an export the number of its node in the
-// pseudo file system, elsewhere fileid (RFC 8881 section 5.8.2.23). The Linux client shows this
-// number as d_ino of the mount point. It shows fileid as st_ino once it has mounted the export
-// there. Programs that find their working directory by readdir and stat need the difference. The
-// root of all covers no directory, so mounted_on_fileid is fileid there too.
+// pseudo file system, elsewhere fileid (RFC 8881 section 5.8.2.23). The Linux client shows
+// mounted_on_fileid as d_ino of the mount point. Once it has mounted the export there, it shows
+// fileid as st_ino. Programs that find their working directory by readdir and stat rely on the
+// difference. The root of all covers no directory, so its mounted_on_fileid is its fileid.
 func encodeMountedOn(e *xdr.Encoder, s *subject) {
 	id := s.attr.FileID
 	if s.at != nil && s.at.parent != nil {
@@ -248,13 +248,13 @@ func encodeCharset(e *xdr.Encoder, s *subject) {
 
 // encodeChangeType appends change_attr_type (RFC 7862 section 12.2.3). With TIME_METADATA the Linux
 // client can order two values of the change attribute, and ignores attributes that are older than
-// those in its cache. With UNDEFINED only a difference counts. A wrong TIME_METADATA would make it
-// ignore newer attributes.
+// those in its cache. With UNDEFINED it can only see that two values differ. If TIME_METADATA were
+// wrong, the client would ignore newer attributes.
 func encodeChangeType(e *xdr.Encoder, s *subject) {
 	const timeMetadata, undefined = 3, 4
 	how := uint32(timeMetadata)
 	if s.x == nil {
-		how = undefined // that of the pseudo file system is a hash
+		how = undefined // the change attribute of the pseudo file system is a hash
 	}
 	e.Uint32(how)
 }

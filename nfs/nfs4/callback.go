@@ -50,7 +50,8 @@ const (
 )
 
 // callbackWait is how long the server waits for the reply to a callback: an eighth of the lease,
-// and at most 10 seconds, because another client may be waiting for a recall.
+// but at least a second, and at most 10 seconds, because another client may be waiting for a
+// recall.
 func (s *Server) callbackWait() time.Duration {
 	return min(max(s.state.Lease()/8, time.Second), 10*time.Second)
 }
@@ -129,12 +130,12 @@ func statusFlags(x *state.Session) (flags uint32) {
 	return flags
 }
 
-// probing is a callback that asks for nothing.
+// probing is a CB_SEQUENCE without another operation.
 type probing struct{}
 
-// probe sends a CB_SEQUENCE alone, if it is not known yet whether the client answers. The client
-// gets no delegation before it has answered: one that cannot be recalled would block others until
-// its lease ends.
+// probe sends a CB_SEQUENCE alone, if it is not known yet whether the client answers. Until it has
+// answered, the client gets no delegation: one that cannot be recalled would block other clients
+// for a lease.
 func (s *Server) probe(x *state.Session) {
 	if x.Back != nil && x.Back.Usable() && x.Back.Probe() {
 		s.callBack(x, probing{})
@@ -143,15 +144,15 @@ func (s *Server) probe(x *state.Session) {
 
 // request is what a callback asks for beside CB_SEQUENCE. It must be comparable.
 type request interface {
-	// op is the number of the operation, encode appends its arguments: always the same,
-	// as a callback whose reply was lost is sent again as it was.
+	// op is the number of the operation. encode appends its arguments. It must always append the same
+	// bytes, because a callback whose reply was lost is sent again unchanged.
 	op() uint32
 	encode(s *Server, e *xdr.Encoder)
-	// refers is the call of the client that it refers to (section 2.10.6.3).
+	// refers returns the client's call that the callback is about (section 2.10.6.3); nil: none.
 	refers() *state.Origin
-	// answered gets the outcome: whether the client received the operation, and if so its
-	// status, behind which d is in the reply. It may run on a transport's loop, so it must not
-	// wait; and more than once, if the callback was sent again.
+	// answered gets the outcome. received says that the client has received the operation. Then st is
+	// the operation's status, and d is behind it in the reply. answered may run on a transport's loop,
+	// so it must not wait. It may run more than once, if the callback was sent again.
 	answered(s *Server, received bool, st nfs.Status, d *xdr.Decoder)
 }
 
@@ -178,7 +179,7 @@ func willReturn(st nfs.Status) bool {
 	return st != nfs.ErrJukebox && st != nfs.ErrBadStateID && st != nfs.ErrBadHandle
 }
 
-// recall asks clients for delegations. See state.Config.
+// recall sends CB_RECALLs. It implements state.Config.Recall.
 func (s *Server) recall(list []state.Recall) {
 	for i := range list {
 		s.recallOne(&list[i])
@@ -203,9 +204,9 @@ func (s *Server) callAny(c *state.Client, minor uint32, what any) bool {
 	})
 }
 
-// callBack sends a callback by a session's backchannel. Callbacks whose replies were lost go first,
-// as they were: the client tells from slot and sequence number whether it has executed them. The
-// result is false if the session has no usable connection or no free slot.
+// callBack sends a callback by a session's backchannel. It first sends again the callbacks whose
+// replies were lost, unchanged: the client tells from slot and sequence number whether it has
+// executed them. The result is false if the session has no usable connection or no free slot.
 func (s *Server) callBack(x *state.Session, what any) bool {
 	done, ok := s.mayCall()
 	if !ok {
@@ -231,8 +232,8 @@ func (s *Server) callBack(x *state.Session, what any) bool {
 
 // encodeCallback makes a CB_COMPOUND4args: CB_SEQUENCE (section 20.9), and the operation if there
 // is one. csa_cachethis is false, because every operation here may be executed twice. The referring
-// call lists name the client's request that created the state, which the client may not have the
-// reply of yet (section 2.10.6.3).
+// call list names the client's request that created the state. The client may not have the reply to
+// that request yet (section 2.10.6.3).
 func (s *Server) encodeCallback(x *state.Session, a *state.Attempt) []byte {
 	var e xdr.Encoder
 	r, asks := a.What.(request)

@@ -9,8 +9,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Callbacks of version 4.0 (RFC 7530 sections 17 and 18) go to a program that the client serves
-// itself, over a connection that the server makes. A client gets no delegation before it has
+// Callbacks of version 4.0 (RFC 7530 sections 17 and 18) are calls of a program that the client
+// serves, over a connection that the server makes. A client gets no delegation before it has
 // answered a CB_NULL there.
 //
 //	state     what the server does              answer    no answer
@@ -18,17 +18,17 @@ import (
 //	proven    grants and recalls delegations    proven    down
 //	down      CB_NULL again after half a lease  proven    down
 //
-// A client that is down gets CB_PATH_DOWN from RENEW while it has delegations, and no new ones. A
-// firewall between server and client is the usual cause: everything but delegations works.
+// While its path is down a client gets no new delegations, and CB_PATH_DOWN from RENEW if it has
+// any. The usual cause is a firewall between server and client: everything but delegations works.
 //
 // There are no slots and no sequence numbers. A repeated CB_RECALL looks like a new one, which is
 // harmless: the client is returning the delegation already, or answers BAD_STATEID.
 
 const procCBNull = 0
 
-// pathTo sets the path of a client to the address of its SETCLIENTID, and probes it. To is not
-// valid if the address is not the client's own (see setClientID). The client owns the path from
-// SetPath on.
+// pathTo gives a client the path to the address of its SETCLIENTID, and probes it. If the address
+// is not the client's own, To is not valid (see setClientID), and the client gets no path. The
+// client owns the path from SetPath on.
 func (s *Server) pathTo(c *state.Client) {
 	cb := c.Callback()
 	if s.cfg.CallBack == nil || !cb.To.IsValid() {
@@ -39,10 +39,10 @@ func (s *Server) pathTo(c *state.Client) {
 	s.probe40(c)
 }
 
-// probe40 sends CB_NULL, if it is not known whether the client answers, or if the client did not
+// probe40 sends CB_NULL if it is not known whether the client answers, or if the client did not
 // answer half a lease ago. Probe admits one probe at a time, so a client that sends RENEW in a loop
-// does not multiply the connections of the server. CB_NULL goes without a credential,
-// which the Linux client accepts for this procedure alone; with Kerberos it has one.
+// does not multiply the connections of the server. CB_NULL has no credential: for this procedure
+// alone the Linux client accepts that. With Kerberos it has one.
 func (s *Server) probe40(c *state.Client) {
 	p := c.Path()
 	if !p.Probe(s.cfg.Now(), s.state.Lease()/2) {
@@ -68,10 +68,12 @@ func (s *Server) answered40(p *state.Path, err error) {
 //	CB_COMPOUND4args: tag<> "" | minorversion 0 | callback_ident | count 1 |
 //	CB_RECALL: op 4 | stateid (16) | truncate | fh<128>
 //
-// callback_ident is the word of the SETCLIENTID, by which the client finds the client ID that the
-// call is for. calling is held for reading during Call. Call does not wait, and may run Done before
-// it returns: Done takes the locks of Path and of package state, never calling. ErrTooMany says
-// that the call was not sent, which proves nothing about the client.
+// callback_ident is the number in the client's SETCLIENTID, by which the client finds the client ID
+// that the call is for.
+//
+// calling is locked for reading during Call. Call does not wait, and may run Done before it
+// returns. Done takes the locks of Path and of package state, but never calling. After ErrTooMany
+// the call was not sent, which proves nothing about the client.
 func (s *Server) recall40(r *state.Recall) {
 	p := r.Client.Path()
 	done, ok := s.mayCall()

@@ -20,11 +20,13 @@ import (
 // export go through enter. AUTH_SYS proves nothing either. A client that an export admits can act
 // as any user that the export does not squash.
 
-// who returns the identity by which the store serves the caller in an object's export. It is made
-// once for each rule, as most compounds stay in one export. The Cred belongs to the compound, and
-// the next call of who for another export overwrites it: what outlives the call clones the groups.
-// An object whose export refuses the call has no rule (see at). No operation reaches the store with
-// such an object; if one did, it would do so by deniedRule.
+// who returns the identity by which the store serves the caller in an object's export. It computes
+// the identity once for each rule, as most compounds stay in one export. The Cred belongs to the
+// compound, and the next call of who for another export overwrites it. Whatever outlives the call
+// must clone the groups.
+//
+// An object of an export that refuses the call has no rule (see at). No operation reaches the store
+// with such an object. If one did, it would use deniedRule.
 func (k *compound) who(o *object) *blockstore.Cred {
 	rule := o.rule
 	if rule == nil {
@@ -38,14 +40,15 @@ func (k *compound) who(o *object) *blockstore.Cred {
 	return &k.cred
 }
 
-// deniedRule is the rule of a client that an export is not for. It allows what allowedIfDenied
-// allows. Code compares its address, so it must stay a single variable. If an operation reaches the
-// store in spite of admit, it does so as the anonymous user and for reading alone.
+// deniedRule is the rule of a client that an export does not admit. With it only the operations of
+// allowedIfDenied are executed. Code compares its address, so it must stay a single variable. If
+// another operation reached the store in spite of admit, it would do so as the anonymous user and
+// for reading alone.
 var deniedRule = nfs.ClientRule{RO: true, Squash: nfs.AllSquash, AnonUID: nfs.AnonID, AnonGID: nfs.AnonID}
 
-// allowedIfDenied reports whether an operation is executed with the handle of an export that the
-// client may not use any more. A client that has lost its access can still close, unlock and return
-// what it has: otherwise its state would stay until the lease ends.
+// allowedIfDenied reports whether an operation is executed with a handle of an export that does not
+// admit the client any more. Such a client can still close, unlock and return what it has.
+// Otherwise its state would stay until its lease ends.
 func allowedIfDenied(op uint32) bool {
 	switch op {
 	case OpClose, OpLockU, OpDelegReturn, OpOpenDowngrade, OpOpenConfirm, OpSaveFH, OpGetFH:
@@ -94,10 +97,10 @@ func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 	return rule, nfs.OK
 }
 
-// pay counts the compound once against the limits of an export. If they are exhausted for a moment,
-// the compound leaves its worker and begins again later. If it would wait too long, the client gets
-// DELAY and repeats the call itself. After a change there is no beginning again, so the rest of
-// such a compound is not counted.
+// pay counts the compound once against the limits of an export. If the limits are exhausted, the
+// compound leaves its worker and begins again later. If it would wait too long, the client gets
+// DELAY and repeats the call. Once a compound has changed anything it cannot begin again, so pay
+// does not count it from then on.
 //
 // A compound that touches several exports counts against the first one with a limit: Paid stays set
 // when the call begins again, or it would pay for each attempt. The size counted is that of the
@@ -129,8 +132,8 @@ func (k *compound) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 // limit names the export's queue; 0 says that no limit applies. Without take nothing is counted:
 // the transport only asks for the queue.
 //
-// pace reads a handle before SEQUENCE has been checked. A forged handle matches no export and is
-// not limited here: the call fails cheaply in resolve.
+// pace reads a handle before SEQUENCE has been checked. A forged handle matches no export, so no
+// limit applies to it, and the call fails cheaply in resolve.
 func (s *Server) pace(c *rpc.Call, bulk int, take bool) (limit uint32, wait time.Duration, ok bool) {
 	d := &c.Args
 	size := d.Offset() + d.Remaining() + bulk
@@ -157,8 +160,9 @@ func (s *Server) pace(c *rpc.Call, bulk int, take bool) (limit uint32, wait time
 	return limit, wait, ok
 }
 
-// readCount is how much data a READ asks for in bytes, if that is the next operation. A count above
-// nfs.MaxIO is what READ would be cut to. d is a copy: the caller's decoder does not move.
+// readCount returns how many bytes of data a READ asks for, if READ is the next operation; else 0.
+// READ itself reduces a count above nfs.MaxIO in the same way. d is a copy: the caller's decoder
+// does not move.
 func readCount(d xdr.Decoder) int {
 	if d.Uint32() != OpRead {
 		return 0

@@ -27,13 +27,13 @@ import (
 //
 // Only a worker waits here, never a transport's loop. At most waitersMax workers wait for clients
 // at one time. If there are more, the server recalls the delegation without asking. So clients that
-// never answer cannot keep the other workers from serving.
+// never answer cannot occupy all workers.
 
 // volatile are the attributes that a client with a write delegation changes without a call.
 var volatile = BitmapOf(AttrChange, AttrSize, AttrSpaceUsed, AttrTimeMetadata, AttrTimeModify, AttrTimeAccess)
 
-// getattrWait is how long a GETATTR waits for the answer to a CB_GETATTR. If there is none in this
-// time the delegation is recalled. A later answer finds nobody who waits; it is dropped.
+// getattrWait is how long a GETATTR waits for the answer to a CB_GETATTR. After that the delegation
+// is recalled. A later answer is dropped, because nothing waits for it.
 const getattrWait = 100 * time.Millisecond
 
 // cbGetattr is CB_GETATTR (RFC 8881 section 20.1). Its arguments are nfs_fh4 and bitmap4. Its
@@ -44,9 +44,9 @@ type cbGetattr struct {
 	answer chan fileState // of length 1, so that answered never waits
 }
 
-// fileState is what a client with a write delegation says of the file. ok is false if there was no
-// answer that makes sense. change and size come from the client and can be any number. They are
-// shown to other clients, and never written to the store.
+// fileState is the answer of a client with a write delegation. ok is false if there was no usable
+// answer. change and size come from the client and can be any number. They are shown to other
+// clients, and never written to the store.
 type fileState struct {
 	change, size uint64
 	times        state.Times // of a delegation with times
@@ -61,7 +61,7 @@ func (a *cbGetattr) encode(s *Server, e *xdr.Encoder) {
 	a.attrs().Encode(e)
 }
 
-// attrs are what the client is asked for.
+// attrs returns the attributes that the client is asked for.
 func (a *cbGetattr) attrs() Bitmap {
 	if a.Times {
 		return BitmapOf(AttrChange, AttrSize).or(delegTimes)
@@ -78,7 +78,7 @@ func (a *cbGetattr) answered(_ *Server, received bool, st nfs.Status, d *xdr.Dec
 	}
 	select {
 	case a.answer <- f:
-	default: // sent again, as the first reply was lost
+	default: // a second answer: the callback was sent again because the first reply seemed lost
 	}
 }
 
@@ -126,13 +126,13 @@ type knowledge struct {
 	fileState
 }
 
-// current makes the server's attributes of the current file current, if any of the wanted ones is
-// volatile and another client has a write delegation. It asks that client, or recalls the
-// delegation if the client does not answer. The status is DELAY until the client has returned the
-// delegation, or the server has revoked it.
+// current prepares the attributes of the current file, if any of the wanted ones is volatile and
+// another client has a write delegation. It asks that client for its attributes. If the client does
+// not answer, it recalls the delegation, and the status is DELAY until the client has returned the
+// delegation or the server has revoked it.
 //
-// A delegation that is being recalled already is not asked about (state.Server.Writer): its client
-// writes its data now, and an answer would be out of date at once.
+// It does not ask about a delegation that is being recalled already (state.Server.Writer): that
+// client is writing its data back, and an answer would be out of date at once.
 //
 // The client with the delegation itself is not asked. It knows its own changes.
 func (k *compound) current(want Bitmap) (n knowledge, st nfs.Status) {

@@ -21,8 +21,8 @@ import (
 //
 // After a restart of the server each client ID is STALE_CLIENTID, and the client begins here.
 
-// releaseLockOwner is RELEASE_LOCKOWNER (section 16.37). An owner that has locks is LOCKS_HELD. One
-// that is unknown is OK: the server may have forgotten the owner before the client did.
+// releaseLockOwner is RELEASE_LOCKOWNER (section 16.37). An owner that has locks is LOCKS_HELD. An
+// unknown owner is OK, because the server may have forgotten it before the client did.
 func releaseLockOwner(k *compound) nfs.Status {
 	client := k.c.Args.Uint64()
 	owner := k.c.Args.Opaque(OwnerMax)
@@ -49,9 +49,9 @@ func renew(k *compound) nfs.Status {
 	return k.client.Renewed()
 }
 
-// netidMax and uaddrMax bound what a client says of its address, in bytes. No netid and no
-// universal address that exists is as long. Both strings are stored with the client, and another
-// client gets to see them with CLID_INUSE.
+// netidMax and uaddrMax bound the callback address of a client, in bytes. No real netid or
+// universal address is as long. Both strings are stored with the client, and another client gets
+// them with CLID_INUSE.
 const (
 	netidMax = 32
 	uaddrMax = 128
@@ -81,8 +81,8 @@ func setClientID(k *compound) nfs.Status {
 	}
 	if to := callbackAddr(a.Callback.Netid, a.Callback.Addr); to.IsValid() &&
 		to.Addr() == k.c.Peer.Addr.Addr().Unmap().WithZone("") {
-		// Only the client's own address is used: else any client could have the server connect to
-		// others. The zone is that by which the client was reached.
+		// Only the client's own address is used. Otherwise a client could make the server connect to
+		// other hosts. The zone is that of the client's connection.
 		a.Callback.To = netip.AddrPortFrom(k.c.Peer.Addr.Addr().Unmap(), to.Port())
 	}
 	switch c := &k.c.Cred; {
@@ -106,16 +106,16 @@ func setClientID(k *compound) nfs.Status {
 	return st
 }
 
-// callbackAddr takes a universal address apart (RFC 5665 section 5.2.3). The last two numbers are
-// the bytes of the port:
+// callbackAddr parses a universal address (RFC 5665 section 5.2.3). The last two numbers are the
+// bytes of the port:
 //
 //	192.0.2.7.200.10     192.0.2.7, port 200*256 + 10
 //	2001:db8::7.200.10   the same for IPv6
 //
-// The string comes from the client. Whatever does not parse, port 0 and an address with a zone give
-// an invalid result: the client gets no callbacks, hence no delegations, and no error. A client
-// that came by RDMA listens for connections of TCP all the same: so does that of Linux, and there
-// is no other connection that a server could make to it.
+// The string comes from the client. The result is invalid if it does not parse, if the port is 0,
+// or if the address has a zone. Then the client gets no callbacks and no delegations, but no error.
+// For a client that came by RDMA the result is an address for TCP. The Linux client listens on TCP
+// in this case, too, and the server has no other way to connect to it.
 func callbackAddr(netid, uaddr string) (to netip.AddrPort) {
 	rest, low, ok := cutLast(uaddr)
 	host, high, ok2 := cutLast(rest)
@@ -153,10 +153,10 @@ func cutLast(s string) (before, after string, ok bool) {
 	return s[:i], s[i+1:], true
 }
 
-// confirmClientID is SETCLIENTID_CONFIRM (section 16.34). A client that has restarted loses the
-// state of its earlier instance here, and not before: a SETCLIENTID alone proves nothing. A
-// repeated SETCLIENTID_CONFIRM is OK and changes nothing, so the path for callbacks is made only on
-// news. An unknown client ID or verifier is STALE_CLIENTID, another principal CLID_INUSE.
+// confirmClientID is SETCLIENTID_CONFIRM (section 16.34). The state of a client's earlier instance
+// ends here, and not at SETCLIENTID, which proves nothing. A repeated SETCLIENTID_CONFIRM is OK and
+// changes nothing, so a path for callbacks is made only if the callback information is new. An
+// unknown client ID or verifier is STALE_CLIENTID, another principal CLID_INUSE.
 func confirmClientID(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := d.Uint64()

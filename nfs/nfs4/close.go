@@ -9,8 +9,9 @@ import (
 // session its result is the invalid special stateid (RFC 8881 section 8.2.3), so a client that uses
 // the result gets BAD_STATEID.
 //
-// CLOSE ends the open, its pin and its byte-range locks. The RFC would also allow LOCKS_HELD while
-// locks exist. CLOSE does not return a delegation, and makes no data stable: that takes COMMIT.
+// CLOSE ends the open, its pin and its byte-range locks. (The RFC also allows to refuse with
+// LOCKS_HELD.) CLOSE does not return a delegation. It does not make data stable either: that is the
+// task of COMMIT.
 func closeFile(k *compound) nfs.Status {
 	d := &k.c.Args
 	seq := d.Uint32()

@@ -50,8 +50,8 @@ type compound struct {
 	later     bool      // with again: after the time that was given to Call.Defer
 
 	cleaning   bool        // see cleansUp
-	noticedAs  bool        // cred is of another client for this operation; see noticed
-	keepResult bool        // the result of the operation stays though it failed
+	noticedAs  bool        // cred is that of another client for this operation; see noticed
+	keepResult bool        // the result of the operation stays in the reply although it failed
 	inChange   []lock.File // files of which no delegation is granted until the operation ends
 	turn       *state.Turn // of the operation's owner, in version 4.0
 	noted      bool        // the compound has used the journal
@@ -93,7 +93,7 @@ func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 
 // quick reports whether a loop may begin the compound: SEQUENCE alone, or PUTFH and READ, after
 // SEQUENCE in a session. It only looks at the arguments, which may be anything. If the count is 0
-// in spite of a SEQUENCE, n wraps around and the compound is not quick.
+// although a SEQUENCE follows, n wraps around and the compound is not quick.
 func quick(d xdr.Decoder) bool {
 	d.Opaque(tagMax)
 	minor, n := d.Uint32(), d.Uint32()
@@ -214,12 +214,13 @@ func (k *compound) run() (st nfs.Status) {
 }
 
 // step executes one operation and appends its nfs_resop4: number, status, result. If the arguments
-// of the operation before did not decode, where this one begins is not known. It then has no
-// number of its own in the reply. An unknown number is answered as OP_ILLEGAL (RFC 8881 section
-// 18.52).
+// of the previous operation did not decode, the place of this one is not known. Its reply then has
+// the number of OP_ILLEGAL and the status BADXDR. An unknown number is also answered as OP_ILLEGAL
+// (RFC 8881 section 18.52).
 //
-// The result must fit into the session's limit. A changing operation was refused by admit if its
-// longest result might not. For the others the result that was appended is measured, and cut off.
+// The result must fit into the session's limit. admit has refused a changing operation whose
+// longest result might not fit. For the others, step measures the result that was appended, and
+// cuts it off if it is too long.
 func (k *compound) step(op uint32) nfs.Status {
 	d, e := &k.c.Args, &k.c.Res
 	if d.Err() != nil {
@@ -332,9 +333,9 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 	return nfs.OK
 }
 
-// tooBig reports whether the reply with n more bytes is longer than the session's
-// ca_maxresponsesize, or ca_maxresponsesize_cached if it is to be cached (RFC 8881 section
-// 2.10.6.4). In version 4.0 the bound is ours.
+// tooBig returns the status if the reply with n more bytes is longer than the session's
+// ca_maxresponsesize, or than ca_maxresponsesize_cached if it is to be cached (RFC 8881 section
+// 2.10.6.4); else OK. In version 4.0 the bound is messageMax, the server's own.
 func (k *compound) tooBig(n int) nfs.Status {
 	n += k.c.Res.Len()
 	switch {
@@ -350,8 +351,8 @@ func (k *compound) tooBig(n int) nfs.Status {
 	return nfs.OK
 }
 
-// room is how many bytes the reply may still grow. READ and READDIR return less than the client
-// requested when there is no more room.
+// room returns how many bytes the reply may still grow. READ and READDIR shorten their results to
+// it.
 func (k *compound) room() int { return max(k.limit-k.c.Res.Len(), 0) }
 
 // bad reports whether the arguments did not decode.
@@ -372,8 +373,9 @@ func (k *compound) stateid(id state.Stateid) state.Stateid {
 	return id
 }
 
-// minorStatus is a handler's status as version 4.0 has it for the operation (RFC 7530 section
-// 13.2). A handler returns those of later versions. Version 4.0 has no WRONG_TYPE.
+// minorStatus translates the status of a handler, which is one of version 4.1, for version 4.0 (RFC
+// 7530 section 13.2). Version 4.0 has no WRONG_TYPE, and no SYMLINK for LOCK and LOCKT: both become
+// INVAL.
 func (k *compound) minorStatus(st nfs.Status) nfs.Status {
 	if k.minor == 0 && (st == nfs.ErrWrongType || st == nfs.ErrSymlink && (k.op == OpLock || k.op == OpLockT)) {
 		return nfs.ErrInval
@@ -381,9 +383,9 @@ func (k *compound) minorStatus(st nfs.Status) nfs.Status {
 	return st
 }
 
-// badState is a state's status as an operation of this minor version may return it. STALE_STATEID
-// is of version 4.0 alone (RFC 8881 section 15.1.16.5): in a session a stateid of an earlier start
-// of the server is just a bad one.
+// badState translates a status of package state for the minor version. Only version 4.0 has
+// STALE_STATEID (RFC 8881 section 15.1.16.5): in a session a stateid of an earlier start of the
+// server is BAD_STATEID.
 func (k *compound) badState(st nfs.Status) nfs.Status {
 	if st == nfs.ErrStaleStateID && k.minor > 0 {
 		return nfs.ErrBadStateID

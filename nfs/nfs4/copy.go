@@ -13,33 +13,34 @@ import (
 const serversMax = 64
 
 // A synchronous COPY ends after copyTime or copyMax bytes, so that it occupies neither a worker nor
-// its session's slot for long. A short copy is legal: the client asks for the rest. Every COPY goes
-// in steps of copyStep bytes; a COPY of one step is always synchronous. One step bounds how long a
-// copy goes on after OFFLOAD_CANCEL, Pause or Close.
+// its session's slot for long. The client sends another COPY for the rest. Every COPY goes in steps
+// of copyStep bytes, and a COPY of one step is always synchronous. After OFFLOAD_CANCEL, Pause or
+// Close, a copy continues for at most the rest of its step.
 const (
 	copyTime = 250 * time.Millisecond
 	copyMax  = 1 << 30
 	copyStep = 16 << 20
 )
 
-// copying is a COPY that was admitted. It refers to nothing of its compound, which may end before
-// it: the group lists are copies, because the compound reuses its own for the next call.
+// copying is a COPY that was admitted. It can outlive its compound and refers to nothing of it. Its
+// group lists are copies, because the compound reuses its own for the next call.
 type copying struct {
 	from, to object
 	transfer
-	// Two exports may have two rules, and squash the caller to two identities.
+	// Identities of the caller: the exports of source and target may map the caller to different
+	// users.
 	reads, writes blockstore.Cred
 	verf          [VerifierLen]byte // of the target's store, before the first byte was written
 	done          uint64            // bytes from the begin of both ranges, holes included
-	// pieces: the store cannot copy by itself. filled: the target's store
-	// cannot make holes, so zeros are written. Both are only ever set.
+	// pieces: the store cannot copy, so data is read and written. filled: the target's store cannot
+	// make holes, so zeros are written. Once true, both stay true.
 	pieces bool
 	filled bool
 	// remote is the source, if another server has it; from and reads are zero then.
 	remote *CopySource
 }
 
-// copying makes the copy from the saved file to the current one. The caller has checked both.
+// copying returns the copy from the saved file to the current one. The caller has checked both.
 func (k *compound) copying(t *transfer) *copying {
 	c := &copying{from: k.saved, to: k.cur, transfer: *t, verf: k.cur.x.FS.Verifier()}
 	c.reads = *k.who(&k.saved)
@@ -56,16 +57,16 @@ func (k *compound) copying(t *transfer) *copying {
 //	consecutive, synchronous                bool
 //	source servers<>                        see copyRemote, unless empty
 //
-// A synchronous copy is answered when at least a part is copied, and the client continues from
-// there. The server always copies consecutively: whatever the client wants, the bytes that the
-// result counts are a prefix of the range.
+// A synchronous copy may be answered when a part is copied, and the client continues behind that
+// part. The server always copies in order (consecutively), whatever the client wants. So the bytes
+// that the result counts are always the first ones of the range.
 //
 //	INVAL     the source range ends behind the source; two ranges of one file overlap
 //	FBIG      the target range ends beyond the largest offset
 //	ISDIR, SYMLINK, WRONG_TYPE, OPENMODE, BAD_STATEID, LOCKED, GRACE, DELAY, ROFS   admitTransfer
 //
 // An error after some bytes were copied is not reported. The result counts these bytes, and the
-// next COPY of the client meets the same error at its begin.
+// client's next COPY meets the same error at its beginning.
 func copyFile(k *compound) nfs.Status {
 	d := &k.c.Args
 	t := k.decodeTransfer()
@@ -143,13 +144,13 @@ func (k *compound) encodeCopied(c *copying, o *offload) {
 	e.Bool(o == nil) // synchronous
 }
 
-// step copies at most copyStep bytes by the store if the store can, or a piece through *buf. The
-// caller owns *buf and passes it to each step; step makes it if it is nil. The result is the number
-// of bytes, which is 0 at the end of the source only: another client can truncate the source
+// step copies at most copyStep bytes: by the store if the store can, else one piece through *buf.
+// The caller owns *buf and passes it to each step; step allocates it if it is nil. The result is
+// the number of bytes. It is 0 only at the end of the source, which another client can truncate
 // meanwhile.
 //
-// ErrNotSupp and ErrXDev of the store are no errors here: the bytes are read and written in pieces
-// instead, from then on.
+// If the store returns ErrNotSupp or ErrXDev, that is no error: from then on step reads and writes
+// pieces.
 func (c *copying) step(buf *[]byte) (n uint64, err error) {
 	left := c.count - c.done
 	if !c.pieces {
@@ -170,7 +171,8 @@ func (c *copying) step(buf *[]byte) (n uint64, err error) {
 	return n, err
 }
 
-// byStore copies at most n bytes by the store of the target. Two exports can be in one file system.
+// byStore copies at most n bytes by the store of the target. The source may be in another export of
+// the same file system.
 func (c *copying) byStore(n uint64) (uint64, error) {
 	from, to := c.sourceOff+c.done, c.dstOff+c.done
 	if c.from.sameFS(&c.to) {
@@ -183,10 +185,10 @@ func (c *copying) byStore(n uint64) (uint64, error) {
 	return 0, blockstore.ErrNotSupp
 }
 
-// piece copies the hole that is next, if there is one, and then data through p, at most len(p)
-// bytes. It returns the bytes of both. The data is written UNSTABLE. A short write ends the piece;
-// the next piece begins behind it. If the write fails after the hole was made, the hole is not
-// counted, and the retry makes it again.
+// piece copies the next hole, if there is one, and the data behind it through p, at most len(p)
+// bytes of data. It returns the bytes of both. The data is written UNSTABLE. A short write ends the
+// piece; the next piece begins behind it. If the write fails after the hole was made, the hole is
+// not counted, and the retry makes it again.
 func (c *copying) piece(p []byte) (uint64, error) {
 	skipped, data, err := c.extent()
 	if err == nil && skipped > 0 {
@@ -211,8 +213,8 @@ func (c *copying) piece(p []byte) (uint64, error) {
 	return skipped + uint64(n), nil
 }
 
-// extent finds what is next in the source: a hole, and the data behind the hole, in bytes. Both end
-// at the end of the range at the latest:
+// extent returns what comes next in the source, in bytes: a hole, and the data behind the hole.
+// Both end at the end of the range at the latest:
 //
 //	0, n    data
 //	m, n    a hole, and data behind it
@@ -249,9 +251,9 @@ func (c *copying) extent() (hole, data uint64, err error) {
 }
 
 // hole makes the next n bytes a hole in the target. Behind the end of the target they are a hole
-// already, and the data that follows makes the target grow. If no data follows (last), SetAttr of
-// the size does so, unless another client has made it larger meanwhile. The caller copies data only
-// after the hole in front was made.
+// already, and the target grows when the data behind the hole is written. If no data follows
+// (last), SetAttr of the size makes the target grow, unless another client has made it larger
+// meanwhile. The caller makes a hole before it copies the data behind it.
 func (c *copying) hole(n uint64, last bool) error {
 	fs, begin := c.to.x.FS, c.dstOff+c.done
 	a, err := fs.GetAttr(&c.writes, c.to.h)

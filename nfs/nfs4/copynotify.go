@@ -31,15 +31,15 @@ const (
 	locMax     = 1024 // bytes of a name or URL
 )
 
-// resCopyNotify is the longest result of COPY_NOTIFY in bytes: lease, stateid, count, kind, netid of
-// at most 4 characters, address with port of at most 48.
+// resCopyNotify is the longest result of COPY_NOTIFY in bytes: lease, stateid, count, kind, netid
+// of at most 4 characters, address with port of at most 48.
 const resCopyNotify = 12 + resStateid + 4 + 4 + 8 + 4 + 48
 
 // defaultPort is the port of NFS over TCP.
 const defaultPort = 2049
 
-// decodeNetloc reads a netloc4. The result is invalid for a name or URL, which Linux never sends
-// and which the server does not resolve, and for an address that does not parse.
+// decodeNetloc reads a netloc4. The result is invalid for an address that does not parse. It is
+// also invalid for a name or URL: the server does not resolve them, and Linux never sends them.
 func decodeNetloc(d *xdr.Decoder) (at netip.AddrPort) {
 	switch d.Uint32() {
 	case locName, locURL:
@@ -53,8 +53,8 @@ func decodeNetloc(d *xdr.Decoder) (at netip.AddrPort) {
 	return at
 }
 
-// encodeNetloc appends an address. The netid is always that of TCP, as the Linux server connects to
-// a source by no other; a destination that has RDMA may try that at the same address.
+// encodeNetloc appends an address. The netid is always that of TCP, because the Linux server
+// connects to a source by no other. A destination that has RDMA may try RDMA at the same address.
 func encodeNetloc(e *xdr.Encoder, at netip.AddrPort) {
 	e.Uint32(locAddress)
 	netid, host := "tcp", at.Addr().Unmap().WithZone("")
@@ -119,12 +119,12 @@ func copyNotify(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// noticed admits an operation that reads by a copy stateid of COPY_NOTIFY. The client of the session
-// is the destination, whose users this server need not know. So the operation, and no other, has the
-// identity of the user who sent the COPY_NOTIFY, until endOp. The rule of the export for the
-// destination counts as for every client.
+// noticed admits an operation that reads by a copy stateid of COPY_NOTIFY. The client of the
+// session is then the destination server, whose users this server need not know. So this operation,
+// and no other, has the identity of the user who sent the COPY_NOTIFY, until endOp. The rule of the
+// export for the destination applies as for every client.
 //
-// Only operations that read the current file may come here. In a COPY the identity would count for
+// Only operations that read the current file may come here. In a COPY the identity would apply to
 // the target as well.
 func (k *compound) noticed(id state.Stateid) nfs.Status {
 	if k.op != OpRead && k.op != OpReadPlus && k.op != OpSeek || k.s.cfg.CopyPartners == nil {
@@ -147,7 +147,8 @@ func (k *compound) noticed(id state.Stateid) nfs.Status {
 	return nfs.OK
 }
 
-// endOp ends what was for one operation: the files in inChange, and the identity of noticed.
+// endOp ends what belongs to one operation: the reservations of inChange, and the identity of
+// noticed.
 func (k *compound) endOp() {
 	k.endChanges()
 	if k.noticedAs {

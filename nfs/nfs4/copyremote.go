@@ -18,8 +18,8 @@ import (
 // CopyPartners are the servers from which this server copies files, and that may read files of this
 // server for a COPY. Its methods may be called from any goroutine. Only Open may wait.
 //
-// A client says where the source of a copy is. Without a list of partners it could have the server
-// connect to any host and port of networks that the client itself does not reach.
+// The client names the source of a copy. Without a list of partners it could make the server
+// connect to hosts and ports that the client itself cannot reach.
 type CopyPartners interface {
 	// Enabled reports whether there is any partner.
 	Enabled() bool
@@ -35,11 +35,11 @@ type CopyPartners interface {
 // CopySource is a file of another server.
 type CopySource struct {
 	At      netip.AddrPort
-	From    netip.Addr // own address, at which the client has sent the COPY: the source knows it
+	From    netip.Addr // own address to which the client has sent the COPY; the source has it from COPY_NOTIFY
 	Handle  []byte
 	Stateid state.Stateid
-	// UID, GID and Groups are the identity of the client's caller in the export of the target. The
-	// server vouches for nobody else at the source, and for root only if root is not squashed here.
+	// UID, GID and Groups are the identity of the client's caller in the export of the target. This
+	// server calls the source as this user only. It calls as root only if root is not squashed here.
 	UID, GID uint32
 	Groups   []uint32
 }
@@ -66,9 +66,10 @@ type copies struct {
 const refusedPause = time.Second
 
 // foreignSource reports whether the file handle of the PUTFH being executed is one of another
-// server. That is so where PUTFH, SAVEFH, PUTFH and a COPY with source servers follow each other,
-// which is what the Linux client sends. Then neither PUTFH nor SAVEFH may look at the handle (RFC
-// 7862 section 15.2.3). The rest of the arguments is only looked at, and decoded later.
+// server. That is so if PUTFH, SAVEFH, PUTFH and a COPY with source servers follow each other,
+// which is what the Linux client sends. Then neither PUTFH nor SAVEFH may interpret the handle (RFC
+// 7862 section 15.2.3). foreignSource only looks at the arguments behind the PUTFH; they are
+// decoded later.
 func (k *compound) foreignSource() bool {
 	if k.minor < 2 {
 		return false
@@ -86,8 +87,8 @@ func (k *compound) foreignSource() bool {
 	return d.Err() == nil && servers > 0
 }
 
-// foreign reports whether an operation other than this COPY, and the SAVEFH before it, would use the
-// handle of another server.
+// foreign reports whether an operation would use the handle of another server. Only the COPY itself
+// and the SAVEFH before it may do so.
 func (k *compound) foreign(row *operation, op uint32) bool {
 	return k.cur.foreign != nil && row.is(needsHandle) && op != OpSaveFH ||
 		k.saved.foreign != nil && row.is(needsSaved) && op != OpCopy
@@ -172,8 +173,8 @@ func (k *compound) sourceServer(n uint32) (found netip.AddrPort) {
 }
 
 // pull copies from another server, and returns the status for CB_OFFLOAD. It waits for the source
-// without a turn, so that a slow source delays no other copy. It writes with a turn, so that a
-// paused server writes nothing.
+// without a turn (see offload.go), so that a slow source delays no other copy. It takes a turn to
+// write, so that a paused server writes nothing.
 func (o *offload) pull() nfs.Status {
 	f, c := &o.s.offloads, o.c
 	ctx, cancel := context.WithCancel(context.Background())
@@ -227,7 +228,7 @@ func (o *offload) dropped() bool {
 	}
 }
 
-// targetError is an error of the own store.
+// targetError is an error of this server's store, as opposed to one of the source.
 type targetError struct{ error }
 
 // errSilent ends a copy whose client has not renewed its lease.
@@ -236,7 +237,7 @@ var errSilent = &targetError{nfs.ErrJukebox}
 func (o *offload) pullFrom(ctx context.Context) error {
 	c, partners := o.c, o.s.cfg.CopyPartners
 	if partners == nil || !partners.Connects(c.remote.At) || c.remote.Stateid.Special() {
-		return nfs.ErrOffloadDenied // not after an upgrade or a reload
+		return nfs.ErrOffloadDenied // an upgrade or a reload may have removed the partner
 	}
 	file, err := partners.Open(ctx, c.remote)
 	if err != nil {
@@ -269,7 +270,7 @@ func (o *offload) pullFrom(ctx context.Context) error {
 	return nil
 }
 
-// place writes p behind what was copied.
+// place writes p behind the bytes that were copied.
 func (o *offload) place(ctx context.Context, p []byte) error {
 	f, c := &o.s.offloads, o.c
 	var turn []byte
@@ -294,8 +295,8 @@ func (o *offload) place(ctx context.Context, p []byte) error {
 	return nil
 }
 
-// partnerStatus is the status for CB_OFFLOAD of a copy of which the source has returned no byte (RFC
-// 7862 sections 11.2 and 16.1):
+// partnerStatus returns the status for CB_OFFLOAD of a copy for which the source has returned no
+// byte (RFC 7862 sections 11.2 and 16.1):
 //
 //	PARTNER_NO_AUTH   the source does not know the copy stateid (any more): the Linux client repeats
 //	                  COPY_NOTIFY and COPY

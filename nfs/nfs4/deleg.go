@@ -15,9 +15,9 @@ const (
 	DelegNone    = 0
 	delegRead    = 1
 	delegWrite   = 2
-	DelegNoneExt = 3 // from version 4.1 on: none, with the reason
-	// OPEN_DELEGATE_READ_ATTRS_DELEG and OPEN_DELEGATE_WRITE_ATTRS_DELEG: with times. The first one
-	// is not given.
+	DelegNoneExt = 3 // from version 4.1 on: no delegation, with the reason
+	// OPEN_DELEGATE_READ_ATTRS_DELEG and OPEN_DELEGATE_WRITE_ATTRS_DELEG: with times. The server
+	// grants only the second one.
 	delegReadTimes  = 4
 	delegWriteTimes = 5
 
@@ -29,15 +29,15 @@ const (
 	WantNoDeleg = 0x0400
 	wantCancel  = 0x0500
 	wantSignals = wantWhenAvail | wantWhenFree
-	// These ask for a delegation later, by callback. The server accepts both bits and never does
-	// so.
+	// These ask the server to grant a delegation later, by callback. The server accepts both bits and
+	// ignores them.
 	wantWhenAvail = 0x10000
 	wantWhenFree  = 0x20000
 	// OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION: with a delegation the client needs no open (RFC
 	// 9754 section 4). Version 4.2.
 	wantXor = 0x200000
-	// OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS: with a delegation for writing the client keeps the
-	// times of the file, too (RFC 9754 section 5). Version 4.2.
+	// OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS: a client with a write delegation also keeps the times
+	// of the file (RFC 9754 section 5). Version 4.2.
 	wantTimes = 0x100000
 
 	// why_no_delegation4; the others are state.WhyNot.
@@ -48,9 +48,9 @@ const (
 )
 
 // delegate appends the open_delegation4 of an OPEN of the current file (RFC 8881 section 18.16.3).
-// The server decides: a client can only ask for a type, or for none. An OPEN that does not ask gets
-// a delegation for reading, and one for writing if it opens the file for both. A client that says
-// nothing about what it wants must not get OPEN_DELEGATE_NONE_EXT.
+// The server decides: a client can only ask for a type, or for none. A client that says nothing
+// about a delegation is offered one for reading, or one for writing if it opens the file for both.
+// Its result must not be OPEN_DELEGATE_NONE_EXT.
 //
 //	want    share_access   offered
 //	-       READ           read
@@ -67,7 +67,7 @@ const (
 // conflicts, or if the client's backchannel has not answered yet. OPEN succeeds in each case: a
 // delegation is only an optimization.
 //
-// The result is the stateid of the delegation, and whether there is one.
+// The result is the stateid of the delegation; ok is false if there is none.
 func (k *compound) delegate(a *openArgs) (id state.Stateid, ok bool) {
 	if k.minor == 0 {
 		k.delegate40(a)
@@ -93,7 +93,7 @@ func (k *compound) delegate(a *openArgs) (id state.Stateid, ok bool) {
 		case want == wantRead && d.Write:
 			// A client that writes cannot use a delegation for reading.
 		case want == 0 && a.access == state.Write:
-			// A file that is only written is seldom opened again by its writer, but by others.
+			// Its writer seldom opens a file again that it only writes. Other clients do.
 		case want == wantWrite && k.cur.readOnly():
 			why = whyNoWriteOfType
 		default:
@@ -119,7 +119,7 @@ func (k *compound) delegate(a *openArgs) (id state.Stateid, ok bool) {
 	return got.ID, why == state.Given
 }
 
-// wants returns the bits of share_access beside access that a minor version has.
+// wants returns the bits of share_access above access that a minor version has.
 func (k *compound) wants() uint32 {
 	if k.minor < 2 {
 		return wantMask | wantSignals
@@ -127,9 +127,9 @@ func (k *compound) wants() uint32 {
 	return wantMask | wantSignals | wantTimes | wantXor
 }
 
-// encodeNoDelegation appends an open_delegation4 that says why there is none. Two of the reasons
-// have a bool behind them: whether the server will push a delegation (CONTENTION), or will signal
-// that it has resources again (RESOURCE).
+// encodeNoDelegation appends an open_delegation4 with the reason for which there is none. Two
+// reasons have a bool behind them: whether the server will push a delegation later (CONTENTION),
+// and whether it will signal that it has resources again (RESOURCE).
 func (k *compound) encodeNoDelegation(why uint32) {
 	e := &k.c.Res
 	e.Uint32(DelegNoneExt)
@@ -144,7 +144,7 @@ func (k *compound) encodeNoDelegation(why uint32) {
 //	READ    stateid, recall, nfsace4
 //	WRITE   stateid, recall, nfs_space_limit4, nfsace4; also with times (RFC 9754)
 //
-// recall is false: a delegation that conflicts already is not granted at all.
+// recall is false: the server does not grant a delegation that it would recall at once.
 func (k *compound) encodeDelegation(got *state.Delegated) {
 	e := &k.c.Res
 	kind := uint32(delegRead)
@@ -167,9 +167,9 @@ func (k *compound) encodeDelegation(got *state.Delegated) {
 	k.encodeEmptyACE()
 }
 
-// give asks package state for a delegation of the current file. The order matters: state first
-// reserves the delegation, and the host's lease comes after it. If a program of the host has the
-// file open, lease returns the delegation, whose stateid was not sent to the client yet.
+// give asks package state for a delegation of the current file. First package state reserves the
+// delegation, then lease takes the host's lease. If a program of the host has the file open, lease
+// returns the delegation. The client never learns of it, because its stateid was not sent yet.
 //
 // Another worker may recall the delegation before the client has the reply. CB_RECALL names this
 // request in its referring call list, so the client waits for the reply first (RFC 8881 section
@@ -229,11 +229,10 @@ func delegReturn(k *compound) nfs.Status {
 	return k.badState(k.client.ReturnDelegation(id, k.file()))
 }
 
-// beginChange recalls the delegations that others have of a file, and keeps new ones from being
-// given until the operation is over. It is for changes that no open announces: those with a special
-// stateid, of attributes, of names. The loop ends them after the handler, also when the handler
-// fails or panics. Each element of inChange counts in package state, so each has to end exactly
-// once.
+// beginChange recalls the delegations that other clients have of a file. Until the operation is
+// over, no client gets a new one. It is for changes without an open: those with a special stateid,
+// of attributes, of names. endOp ends them after the handler, also after a failure or a panic.
+// Package state counts each element of inChange, so each must end exactly once.
 //
 // DELAY means that a client has not returned its delegation yet. The caller must not have changed
 // anything before: the client repeats the whole operation.
@@ -253,11 +252,11 @@ func (k *compound) begin(f lock.File, kinds uint32) nfs.Status {
 	return nfs.OK
 }
 
-// beginChangeName is beginChange for the regular file or directory that a name stands for, if there
-// is one. The zero handle says that there is no object of the name. The store looks the name up
-// again later: if another file has the name by then, that is a file without a reservation, as if
-// the change had come a moment earlier. Without any backchannel on the server there are no
-// delegations, and the lookup is saved.
+// beginChangeName is beginChange for the regular file or directory that has a name. The zero handle
+// says that the name does not exist. The operation looks the name up again later. If the name has
+// another file by then, that file has no reservation, as if the change had come a moment earlier.
+// If the server has never had a backchannel there are no delegations, and beginChangeName does
+// nothing.
 func (k *compound) beginChangeName(dir *object, name string) (blockstore.Handle, nfs.Status) {
 	if !k.s.state.Delegating() {
 		return blockstore.Handle{}, nfs.OK
@@ -272,8 +271,8 @@ func (k *compound) beginChangeName(dir *object, name string) (blockstore.Handle,
 	return h, k.beginChange(lock.File{Export: dir.x.ID, Handle: h})
 }
 
-// endChanges lets package state grant delegations of the files in inChange again. It takes the
-// locks of their shards, one after another.
+// endChanges ends the reservations of inChange: package state may grant delegations of the files
+// again. It locks their shards one after another.
 func (k *compound) endChanges() {
 	for _, f := range k.inChange {
 		k.s.state.EndChange(f)
@@ -282,20 +281,19 @@ func (k *compound) endChanges() {
 }
 
 const (
-	// returnWait is how long an operation waits for the return of a delegation before it is
-	// answered DELAY. A client with nothing to write back returns a delegation in less time. The
-	// Linux client repeats a delayed call after 100 ms at first, and after up to 15 s later.
+	// returnWait is how long an operation waits for the return of a delegation before it is answered
+	// DELAY. A client with nothing to write back returns a delegation sooner. The Linux client repeats
+	// a delayed call after 100 ms at first, and later after up to 15 s.
 	returnWait = 30 * time.Millisecond
-	// waitersMax bounds the workers that wait for clients, so that clients which do not answer
-	// cannot keep all workers from serving others. Beyond it an operation is answered DELAY at
-	// once.
+	// waitersMax bounds the workers that wait for clients, so that clients that do not answer cannot
+	// occupy all workers. Above it, an operation is answered DELAY at once.
 	waitersMax = 4
 )
 
-// await waits up to returnWait for the return of a delegation. It reports whether a delegation of
-// the file ended, which makes another attempt useful. It returns false at once if no delegation of
-// the file is being recalled. Call without any lock, and on a worker: a transport's loop must not
-// wait.
+// await waits up to returnWait for the return of a delegation. ended says that a delegation of the
+// file ended, so that another attempt is useful. If no delegation of the file is being recalled,
+// await returns false at once. Call it without any lock, and on a worker: a transport's loop must
+// not wait.
 func (s *Server) await(f lock.File) (ended bool) {
 	s.waiting(func() {
 		if watch := s.state.Watch(f); watch != nil {
@@ -305,7 +303,7 @@ func (s *Server) await(f lock.File) (ended bool) {
 	return ended
 }
 
-// waiting calls wait, which waits for a client, unless waitersMax workers wait already.
+// waiting calls wait, which waits for a client. If waitersMax workers wait already, it does not.
 func (s *Server) waiting(wait func()) {
 	defer s.waiters.Add(-1)
 	if s.waiters.Add(1) <= waitersMax {
@@ -313,7 +311,7 @@ func (s *Server) waiting(wait func()) {
 	}
 }
 
-// receive receives from c, or gives up after the given time. A channel that is closed counts as
+// receive receives from c for at most within. After that ok is false. A closed channel counts as
 // received, with the zero value.
 func receive[T any](c <-chan T, within time.Duration) (v T, ok bool) {
 	t := time.NewTimer(within)
@@ -326,9 +324,9 @@ func receive[T any](c <-chan T, within time.Duration) (v T, ok bool) {
 	}
 }
 
-// free is state.Free, and waits for each delegation that is being recalled, up to returnWait. If
-// mayWait is false it is state.Undelegated: the caller serves the call on a worker if the result is
-// false.
+// free is state.Free. It also waits up to returnWait for each delegation that is being recalled. If
+// mayWait is false it is state.Undelegated, and if that is false the caller moves the call to a
+// worker.
 func (s *Server) free(now time.Time, f lock.File, by *state.Client, change, mayWait bool) bool {
 	for {
 		switch {
@@ -342,9 +340,9 @@ func (s *Server) free(now time.Time, f lock.File, by *state.Client, change, mayW
 	}
 }
 
-// beginChange is state.BeginDirChange, and waits up to returnWait for each return. by is the client
-// that makes the change and whose own delegation does not conflict, or nil for version 3. If held
-// is true the caller owes a state.EndChange.
+// beginChange is state.BeginDirChange. It also waits up to returnWait for each delegation that is
+// being recalled. by is the client that makes the change, whose own delegation does not conflict;
+// nil for version 3. If held is true the caller must call state.EndChange.
 func (s *Server) beginChange(now time.Time, f lock.File, by *state.Client, kinds uint32) (held, ok bool) {
 	for {
 		if held, ok = s.state.BeginDirChange(now, f, by, kinds); ok || !s.await(f) {

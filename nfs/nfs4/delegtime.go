@@ -6,9 +6,9 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// A client with a delegation for writing can keep the times of the file (RFC 9754 section 5): it
-// knows when its programs read and wrote, and its WRITEs come later. OPEN gives such a delegation
-// to a client that asks for it:
+// A client with a write delegation can keep the times of the file (RFC 9754 section 5). It knows
+// when its programs read and wrote, while the server sees only its WRITEs, which come later. OPEN
+// grants such a delegation to a client that asks for it:
 //
 //	client with the delegation   server                  other client
 //	                                               <---  GETATTR
@@ -21,8 +21,8 @@ import (
 // A time before the one at the grant, or before one that the client has set since, has no effect. A
 // time of the future becomes the present: the client's clock may be wrong.
 
-// mayGiveBack returns which of the times that a SETATTR with the stateid id gives back count. A
-// stateid that is not that of a delegation with times is BAD_STATEID.
+// mayGiveBack returns those of the times in a SETATTR that count. id is the stateid of the SETATTR.
+// If it is not that of a delegation with times, the status is BAD_STATEID.
 func (k *compound) mayGiveBack(id state.Stateid, t state.Times) (state.Times, nfs.Status) {
 	if t == (state.Times{}) {
 		return t, nfs.OK
@@ -31,8 +31,8 @@ func (k *compound) mayGiveBack(id state.Stateid, t state.Times) (state.Times, nf
 	return t, k.badState(st)
 }
 
-// setDelegTimes sets times that count. The server sets them itself: the caller may write the file,
-// which sets times, but only the owner may set them to any value.
+// setDelegTimes sets times that count, as the server and not as the caller. The caller may write
+// the file, which sets its times to now. But only the owner may set them to any value.
 func (k *compound) setDelegTimes(t state.Times) nfs.Status {
 	var s blockstore.SetAttr
 	if t.Access != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// denials remembers which clients were refused which exports, so that a client that repeats its
-// request has one line in the audit log for each refusedEvery. mu is taken last: nothing is
-// called while it is held. The zero value is ready for use.
+// denials remembers which clients were refused which exports. A client that repeats its request
+// gets one line in the audit log for each refusedEvery. mu is taken last: nothing is called while
+// it is held. The zero value is ready for use.
 type denials struct {
 	mu   sync.Mutex
 	seen map[denial]time.Time
@@ -27,13 +27,13 @@ type denial struct {
 
 const (
 	refusedEvery = time.Minute
-	// refusedMax bounds the entries, against a client with many addresses of an IPv6 network. When
-	// the map is full all entries are dropped: lines are repeated, and the audit log has a limit of
-	// its own. Dropping the oldest entry instead would need an order, and gains nothing here.
+	// refusedMax bounds the entries: a client may have many addresses of an IPv6 network. A full map
+	// is emptied. Then some lines are repeated, but the audit log has a limit of its own. To drop the
+	// oldest entry instead would need an order.
 	refusedMax = 4096
 )
 
-// fresh reports whether a refusal is to be written down.
+// fresh reports whether a refusal gets a line in the audit log.
 func (d *denials) fresh(k denial, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,8 +47,8 @@ func (d *denials) fresh(k denial, now time.Time) bool {
 	return true
 }
 
-// deny counts and logs a client that no rule of an export admits, or that may not see any export
-// below a directory of the pseudo file system. The counter counts each refusal, the log does not.
+// deny counts and logs a client that no rule of an export admits, or that may see no export below a
+// directory of the pseudo file system. The counter has each refusal. The log does not.
 func (k *compound) deny(path string, st nfs.Status) {
 	k.s.cfg.Counters.DeniedClients.Add(1)
 	k.auditDenied(path, st)
@@ -61,8 +61,8 @@ func (k *compound) auditRule(x *nfs.Export, st nfs.Status) {
 	k.auditDenied(x.Pseudo, st, "reason", reason)
 }
 
-// unservedMinor counts a compound of a minor version that is not served, and notes a client that
-// asked for one of those that the setting nfs_versions can have.
+// unservedMinor counts a compound of a minor version that is not served. If the setting
+// nfs_versions could enable the version, it also records the client as denied.
 func (k *compound) unservedMinor() {
 	k.s.cfg.Counters.Status(nfs.ErrMinorVersMismatch)
 	if k.minor <= minorMax {

@@ -56,10 +56,9 @@ func Describe(d xdr.Decoder) string {
 	return b.String()
 }
 
-// describe reads the arguments of an operation. It reports false if it has not read all of them:
-// where the next operation begins is not known then, since an operation has no length on the wire.
-// OPEN ends the description for this reason: the unions behind share_deny are not worth a second
-// decoder.
+// describe reads the arguments of an operation. An operation has no length on the wire, so the next
+// one is found only if all arguments are read. known is false if they are not. That is so for OPEN:
+// a second decoder for the unions behind share_deny would not be worth it.
 //
 //	SEQUENCE  sessionid (16) | sequenceid | slotid | highest_slotid | cachethis
 //	READ      stateid (16) | offset (8) | count

@@ -50,15 +50,15 @@ type listing struct {
 	dir     object
 	want    Bitmap     // of the attributes that the client wants and the export has
 	start   int        // offset of READDIR4resok in the reply, in bytes
-	limit   int        // bytes of READDIR4resok without its end; negative if maxcount is below 8
+	limit   int        // bytes that READDIR4resok may have without its end; negative if maxcount is below 8
 	entries int        // in the reply so far
 	full    bool       // an entry did not fit, so eof is false
-	fault   nfs.Status // of an entry; it becomes the status of the READDIR
+	fault   nfs.Status // status of an entry that makes the whole READDIR fail
 }
 
-// readDir is READDIR (RFC 8881 section 18.23, RFC 7530 section 16.24). maxcount bounds
-// READDIR4resok, and so does what the session's reply has room for. dircount is a hint that is not
-// needed. The cookie verifier is the store's, which refuses a cookie that no longer fits.
+// readDir is READDIR (RFC 8881 section 18.23, RFC 7530 section 16.24). READDIR4resok is bounded by
+// maxcount and by the room in the session's reply. dircount is a hint that the server does not use.
+// The cookie verifier is the store's: the store refuses a cookie whose verifier no longer fits.
 //
 //	arguments  uint64 cookie | 8 bytes cookieverf | uint32 dircount | uint32 maxcount | bitmap4
 //	result     8 bytes cookieverf
@@ -71,9 +71,8 @@ type listing struct {
 //	an entry fails, and rdattr_error is not wanted      the status of the entry
 //	no directory                                        NOTDIR, or SYMLINK
 //
-// A cookie that no listing has returned, as a hostile client may send it, is only a position for
-// the store. maxcount is bounded by MaxIO (1 MiB): a client cannot make the reply longer by a large
-// number.
+// A hostile client may send a cookie that no listing has returned. To the store it is only a
+// position. maxcount is bounded by MaxIO (1 MiB).
 func readDir(k *compound) nfs.Status {
 	d := &k.c.Args
 	cookie := d.Uint64()
@@ -104,8 +103,8 @@ func readDir(k *compound) nfs.Status {
 			if st := k.within(&k.cur, err); st != nfs.ErrInval {
 				return st
 			}
-			// The arguments have been checked by now. An INVAL of the store is taken to be about
-			// the type of the object.
+			// The arguments are valid here. So an INVAL of the store is taken to mean that the object is no
+			// directory.
 			return k.within(&k.cur, blockstore.ErrNotDir)
 		}
 		copy(e.B[l.start:], verf[:])
@@ -122,16 +121,16 @@ func readDir(k *compound) nfs.Status {
 }
 
 // put appends an entry4 if there is room, and reports whether the listing goes on. what returns the
-// object of the entry. Its subject is the compound's only one, so put encodes it before the next
-// call.
+// subject of the entry, which is the compound's only one. So put encodes it before it calls what
+// again.
 //
 //	status of what           rdattr_error wanted     not wanted
 //	NOENT, STALE             the entry is left out: another caller has removed it meanwhile
 //	DELAY                    READDIR fails: the client or a worker begins again
 //	any other                entry with rdattr_error READDIR fails
 //
-// DELAY must not become an rdattr_error: compound.again can be set, and then the compound begins
-// again on a worker.
+// DELAY must not become an rdattr_error: it can mean that the whole compound has to begin again on
+// a worker (compound.again).
 func (l *listing) put(name string, cookie uint64, what func() (*subject, nfs.Status)) bool {
 	e := &l.k.c.Res
 	s, st := what()
@@ -190,13 +189,14 @@ func (l *listing) mounted(c *node) (*subject, nfs.Status) {
 	return l.k.subject(&o, l.want)
 }
 
-// cheap has the attributes that are known of an entry without a call of the store for the entry. A
-// READDIR of these alone does not ask for Attr and Handle (plus), and costs no stat(2) per entry.
+// cheap are the attributes of an entry that need no call of the store for the entry. If a READDIR
+// wants only these, the store need not return Attr and Handle (plus), which saves a stat(2) for
+// each entry.
 var cheap = BitmapOf(AttrRdattrError, AttrFileID, AttrMountedOn, AttrFSID, AttrSupported, AttrLeaseTime)
 
-// store lists a directory of an export. The callback runs inside of the store's ReadDir, and calls
-// stores itself: mounted does for the root of a covering export. An entry is valid until the
-// callback returns.
+// store lists a directory of an export. Its callback runs inside of the store's ReadDir, and may
+// itself call stores: mounted does so for the root of a covering export. An entry is valid until
+// the callback returns.
 //
 // An entry that an export covers stands for the root of that export. Names of the pseudo file
 // system that the directory itself does not have are not listed. A client reaches them by LOOKUP,
@@ -226,9 +226,9 @@ func (l *listing) store(cookie uint64, verf [VerifierLen]byte) ([VerifierLen]byt
 	})
 }
 
-// entry returns the subject of an entry of the store. Without plus only its file number is filled
-// in. An entry without attributes is ACCESS: the caller may list the directory but not search it,
-// or a file system of the host is mounted on the entry, which no export has.
+// entry returns the subject of an entry of the store. Without plus it has only the file number. An
+// entry without attributes is ACCESS. Either the caller may list the directory but not search it,
+// or a file system of the host that no export has is mounted on the entry.
 func (l *listing) entry(ent *blockstore.DirEntry, plus bool) (*subject, nfs.Status) {
 	s := l.k.newSubject(&object{x: l.dir.x, rule: l.dir.rule})
 	if !plus {

@@ -16,8 +16,8 @@ const (
 	dirUnavailable = 1
 )
 
-// Bits of notify_type4 that are no kinds of changes but say what the client can do (the draft of the
-// successor of RFC 8881): NOTIFY4_GFLAG_EXTEND, NOTIFY4_CFLAG_ORDER.
+// Bits of notify_type4 that are no kinds of changes but describe the client: NOTIFY4_GFLAG_EXTEND
+// and NOTIFY4_CFLAG_ORDER of the draft of the successor of RFC 8881.
 const (
 	noticeExtend = 1 << 6
 	noticeOrder  = 1 << 12
@@ -36,16 +36,17 @@ const dirDelegResult = 4 + VerifierLen + resStateid + 8 + 4 + 4
 //	result     GDD4_OK       cookieverf, stateid, notifications, child and dir attributes
 //	           GDD4_UNAVAIL  bool: the server will signal
 //
-// The client is notified of names alone: of entries that are removed, added or renamed, as far as
-// it asks for these. It gets neither attributes nor cookies, so the verifier of cookies is zero.
+// The server notifies the client of names alone: of entries that are removed, added or renamed, as
+// far as the client asks for these. Notifications have neither attributes nor cookies, so the
+// verifier of cookies is zero.
 //
-// Names alone are not what RFC 8881 has in mind: its notifications are for clients that keep the
-// cookies of entries. So only a client that says that it does without (noticeExtend) and does not
-// need the order of entries (noticeOrder) gets notifications, as with the Linux server. Another one
-// gets a delegation that each change recalls.
+// The notifications of RFC 8881 are for clients that cache the cookies of entries. So a client gets
+// notifications only if it declares that it does without cookies (noticeExtend) and does not need
+// the order of entries (noticeOrder). The Linux server does the same. Any other client gets a
+// delegation that each change recalls.
 //
-// The caller has to be allowed to list the directory, as it learns of its names. A store that
-// cannot tell what others change gives no delegations.
+// The caller must be allowed to list the directory, because it learns the names in it. If the store
+// cannot report changes by others, the server grants no delegation.
 func getDirDelegation(k *compound) nfs.Status {
 	d := &k.c.Args
 	d.Bool() // signal_deleg_avail
@@ -84,8 +85,8 @@ func getDirDelegation(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// giveDir gives a delegation of the current directory. As with a file, package state reserves it
-// first, and the store is asked to watch the directory then.
+// giveDir grants a delegation of the current directory. As for a file, package state reserves the
+// delegation first. Then the store is asked to watch the directory.
 func (k *compound) giveDir(notices uint32) (got state.Delegated, ok bool, st nfs.Status) {
 	fs, who, h := k.cur.x.FS, k.who(&k.cur), k.cur.h
 	rights, a, err := fs.Access(who, h, blockstore.AccessRead)
@@ -109,7 +110,7 @@ func (k *compound) giveDir(notices uint32) (got state.Delegated, ok bool, st nfs
 	}
 	stop, err := x.WatchDir(h, func() { s.wanted(f) })
 	if err != nil {
-		_ = k.client.ReturnDelegation(got.ID, f) // an error says that it has ended already
+		_ = k.client.ReturnDelegation(got.ID, f) // an error says that the delegation has ended already
 		if !errors.Is(err, blockstore.ErrNotSupp) {
 			st = nfs.StatusOf(err)
 		}
@@ -121,7 +122,7 @@ func (k *compound) giveDir(notices uint32) (got state.Delegated, ok bool, st nfs
 	return got, true, nfs.OK
 }
 
-// noticesOf returns the kinds of notifications that tell of a change.
+// noticesOf returns the kinds of notifications that describe a change.
 func noticesOf(e *nfs.DirEvent) uint32 {
 	switch {
 	case e.Removed != "" && e.Added != "":
@@ -146,7 +147,7 @@ func (k *compound) dirChanged(dir *object, e *nfs.DirEvent) {
 // an opaque. An entry is a name without attributes.
 //
 //	REMOVE  notify_remove4  entry, cookie
-//	ADD     notify_add4     replaced entries, entry, cookies, previous entries, whether it is the last
+//	ADD     notify_add4     replaced entries, entry, cookies, previous entries, whether it is last
 //	RENAME  notify_rename4  notify_remove4, notify_add4
 func encodeNotice(e *xdr.Encoder, v *nfs.DirEvent) {
 	Bitmap{noticesOf(v)}.Encode(e)

@@ -12,8 +12,8 @@ import (
 )
 
 // A client that has a directory delegated learns of changes by CB_NOTIFY (RFC 8881 section 20.4).
-// Notifications of one delegation are sent one callback after another, as the client may execute
-// two callbacks in any order. What happens during a callback goes with the next one:
+// The client may execute two callbacks in any order. So the server sends the notifications of one
+// delegation one callback after another. Changes during a callback go into the next one:
 //
 //	other client     server                         client with the delegation
 //	CREATE a  ---->  CB_NOTIFY{add a}         --->
@@ -23,18 +23,18 @@ import (
 //	                 CB_NOTIFY{add b,
 //	                           remove a}      --->
 //
-// A notification that cannot be sent, or that the client does not acknowledge, has no other way to
-// the client. The server then recalls the delegation, and the client reads the directory again.
+// If a notification cannot be sent, or the client does not acknowledge it, the server recalls the
+// delegation, and the client reads the directory again.
 
-// Bounds of notifications that wait: of one delegation, and of all. Beyond them the delegation is
-// recalled. noticeBytes is the most that one callback has, more than one notification needs.
+// Bounds of notifications that wait: for one delegation, and for all. If one is exceeded, the
+// delegation is recalled. noticeBytes bounds one callback; no single notification is as long.
 const (
 	noticesOne  = 32
 	noticesAll  = 8192
 	noticeBytes = 1536
 )
 
-// dirNotices are the notifications that are under way.
+// dirNotices are the notifications that wait or are being sent.
 type dirNotices struct {
 	sent atomic.Uint64 // CB_NOTIFYs
 
@@ -42,8 +42,7 @@ type dirNotices struct {
 	queues  map[state.Stateid]*noticeQueue
 	waiting int // in all queues
 
-	// restored are the directories whose delegations were handed over. They are recalled when the
-	// server goes on.
+	// restored are the directories whose delegations were handed over. Pause(false) recalls them.
 	restored []lock.File
 }
 
@@ -96,8 +95,8 @@ func (s *Server) dirChanged(dir lock.File, v *nfs.DirEvent) {
 	}
 }
 
-// add queues a notification. first says that no callback is under way. ok is false if there are too
-// many.
+// add queues a notification. first says that no callback is under way, so the caller has to send
+// one. ok is false if too many wait.
 func (d *dirNotices) add(id state.Stateid, body []byte) (first, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -117,7 +116,7 @@ func (d *dirNotices) add(id state.Stateid, body []byte) (first, ok bool) {
 	return first, true
 }
 
-// take takes notifications for one callback out of the queue. Without any the queue ends.
+// take removes notifications for one callback from the queue. If there is none, the queue ends.
 func (d *dirNotices) take(id state.Stateid) (n uint32, body []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -147,8 +146,8 @@ func (d *dirNotices) drop(id state.Stateid) {
 	}
 }
 
-// notifyMore sends what waits for a client, if there is anything. The caller has no callback of the
-// delegation under way.
+// notifyMore sends the notifications that wait for a client, if there are any. No callback of the
+// delegation may be under way.
 func (s *Server) notifyMore(r *state.Recall) {
 	n, body := s.dirs.take(r.ID)
 	if n == 0 {

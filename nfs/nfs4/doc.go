@@ -2,11 +2,14 @@
 // 8276), from stores, as a program table of package rpc. It knows no transport. What the server
 // remembers of clients is in package state.
 //
-// A COMPOUND is a list of operations with a current file handle. The loop in compound.go decides
-// what is the same for all of them, by a table with a row for each: whether the operation may stand
-// where it stands, whether it needs a file handle, how long its result can become. A handler
-// decodes its arguments to the end before it does anything, appends its result, and returns a
-// status. The loop cuts off the result of a handler that failed.
+// A COMPOUND is a list of operations with a current file handle. compound.run executes them one
+// after another by compound.step (compound.go). step makes the checks that all operations have in
+// common, by a table with a row for each operation: whether the operation may stand where it
+// stands, whether it needs a file handle, how long its result can become. A handler decodes its
+// arguments to the end before it does anything, appends its result, and returns a status. step cuts
+// off the result of a handler that failed.
+//
+// Begin reading at Server.compound, then at compound.step, table.go, and a handler such as read.
 //
 // # How to add an operation
 //
@@ -48,8 +51,11 @@
 //
 // The files in compound.inChange are reservations in package state, not locks.
 //
-// Lock order: Server.background, Server.calling, the locks of package state (in the order that its
-// package comment has), then journal.mu, offloads.mu or denials.mu.
+// Lock order:
+//
+//	Server.background, Server.calling
+//	the locks of package state, in the order of its package comment
+//	one of journal.mu, offloads.mu, denials.mu, dirNotices.mu, lockWaits.mu
 //
 // # Example
 //

@@ -16,9 +16,9 @@ const (
 	contentHole = 1
 )
 
-// extents returns the store of the current file, if it has holes, allocation and copies (RFC 7862
-// sections 4, 6 and 7). Without them the operation is NOTSUPP. The Linux client
-// then clears the capability of that file system and does not try again.
+// extents returns the store of the current file if it has holes, allocation and copies (RFC 7862
+// sections 4, 6 and 7); else NOTSUPP. After NOTSUPP the Linux client does not try again in that
+// file system.
 func (k *compound) extents() (blockstore.Extents, nfs.Status) {
 	if k.cur.node != nil {
 		return nil, nfs.ErrIsDir
@@ -37,8 +37,9 @@ func (k *compound) extents() (blockstore.Extents, nfs.Status) {
 //	HOLE, and only data follows           OK, eof, offset is the size: the end of a file is a hole
 //	otherwise                             OK, the first offset that matches
 //
-// In the second case lseek(2) fails with ENXIO, as for an offset behind the end. The size tells the
-// two apart. The Linux client makes ENXIO of eof for SEEK_DATA again.
+// In the second case lseek(2) of the host fails with ENXIO, as for an offset behind the end. seek
+// compares the offset with the size to tell the two apart. The Linux client turns eof of a
+// SEEK_DATA into ENXIO again.
 //
 // Others may write or truncate the file between Seek and GetAttr. The result then mixes two
 // moments; the client can rely on it only as far as its locks reach.
@@ -71,7 +72,7 @@ func seek(k *compound) nfs.Status {
 		if off >= a.Size {
 			return nfs.ErrNXIO
 		}
-		at = a.Size // no data follows, which is not a failure
+		at = a.Size // no data follows: eof, not an error
 	}
 	k.c.Res.Bool(at >= a.Size)
 	k.c.Res.Uint64(at)
@@ -82,8 +83,8 @@ func seek(k *compound) nfs.Status {
 // offset, length. The result is the status alone. Both need a stateid that allows to write. The
 // client chooses the range; the store refuses a length of 0 and a range beyond the largest offset.
 //
-// Both are stable when the store returns, before the reply: the result has no verifier, so the
-// client could not find out that a crash has undone the change.
+// The store makes both stable before it returns, so before the reply. The result has no verifier by
+// which the client could see that a crash has undone the change.
 func allocate(k *compound) nfs.Status   { return k.reserve(blockstore.Extents.Allocate) }
 func deallocate(k *compound) nfs.Status { return k.reserve(blockstore.Extents.Deallocate) }
 
@@ -111,17 +112,16 @@ func (k *compound) reserve(do func(x blockstore.Extents, c *blockstore.Cred, h b
 	return k.ioFailed(nfs.StatusOf(do(x, k.who(&k.cur), k.cur.h, off, n)))
 }
 
-// transfer are the arguments that CLONE and COPY have in common: from the saved file to the current
-// one. Offsets and count are in bytes and unchecked.
+// transfer has the arguments that CLONE and COPY have in common: from the saved file to the current
+// one. Offsets and count are in bytes, as the client has sent them.
 type transfer struct {
 	source, target    state.Stateid
 	sourceOff, dstOff uint64
 	count             uint64
 }
 
-// decodeTransfer reads the arguments. The current stateid stands for two values here: the one that
-// SAVEFH has saved for the source, and the current one for the target (RFC 8881 section
-// 16.2.3.1.2).
+// decodeTransfer reads the arguments. The current stateid means two things here: for the source the
+// one that SAVEFH has saved, for the target the current one (RFC 8881 section 16.2.3.1.2).
 func (k *compound) decodeTransfer() (t transfer) {
 	d := &k.c.Args
 	t.source, t.target = DecodeStateid(d), DecodeStateid(d)

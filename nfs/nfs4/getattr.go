@@ -9,9 +9,9 @@ import (
 )
 
 // getAttr is GETATTR (RFC 8881 section 18.7, RFC 7530 section 16.7). The argument is a bitmap4, the
-// result a fattr4. Attributes that are not supported are left out of the result: the bitmap of the
-// reply says which there are. Only a write-only attribute is an error (INVAL, section 5.5). If
-// another client has a write delegation, that client knows size and change attribute better, and
+// result a fattr4. Attributes that are not supported are left out: the bitmap of the result says
+// which ones there are. Only a write-only attribute is an error (INVAL, section 5.5). If another
+// client has a write delegation, only that client knows the present size and change attribute, and
 // current asks it.
 //
 // A bitmap4 with a huge count is BADXDR: DecodeBitmap compares the count with the rest of the
@@ -81,7 +81,7 @@ func access(k *compound) nfs.Status {
 	if a.Type == blockstore.TypeDir {
 		sense = accessDir
 	}
-	// Before xattrGranted, which derives the permission to change extended attributes from MODIFY.
+	// Before xattrGranted, which derives the bits for extended attributes from MODIFY.
 	if k.cur.readOnly() {
 		granted &^= accessChange
 	}
@@ -95,9 +95,9 @@ func access(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// verify is VERIFY (RFC 8881 section 18.31, RFC 7530 section 16.35). It is OK if the attributes of
-// the current file are those of the argument, else NOT_SAME, and the compound ends. An empty fattr4
-// is the same as every file.
+// verify is VERIFY (RFC 8881 section 18.31, RFC 7530 section 16.35): OK if the current file has the
+// attributes in the argument, else NOT_SAME, which ends the compound. An empty fattr4 is the same
+// as that of every file.
 func verify(k *compound) nfs.Status {
 	same, st := k.compare()
 	if st == nfs.OK && !same {

@@ -14,7 +14,7 @@ import (
 // operations of one compound. Each call of the store finds that out for itself and returns STALE.
 
 // putFH is PUTFH (RFC 8881 section 18.19, RFC 7530 section 16.20). The handle comes from the client
-// and may be anything: its code, an HMAC, is checked before anything in it is believed.
+// and may be anything. Its code, an HMAC, is checked before any other part is used.
 func putFH(k *compound) nfs.Status {
 	fh := k.c.Args.Opaque(FHMax)
 	if k.bad() {
@@ -42,10 +42,10 @@ func putFH(k *compound) nfs.Status {
 //	wrong flavor, no TLS                     WRONGSEC
 //	rate limit, name service                 DELAY
 //
-// The export of a client that lost its access answers OK, so that CLOSE and LOCKU still work. A
-// handle of the server's form with a wrong code is either forged or from before a change of the
-// secret. Both are BADHANDLE: to the client a handle is good as long as its object exists
-// (FH4_PERSISTENT), so the secret must be the same after a restart.
+// An export that does not admit the client any more is OK, so that CLOSE and LOCKU still work. A
+// handle of the server's form with a wrong code is either forged or older than a change of the
+// secret. Both are BADHANDLE. The server promises that a handle is valid as long as its object
+// exists (FH4_PERSISTENT), so the secret must outlive a restart.
 func (k *compound) resolve(fh []byte) (o object, st nfs.Status) {
 	id, h, err := k.s.cfg.Codec.ParseNext(&k.last, fh)
 	if err != nil {
@@ -75,16 +75,16 @@ func (k *compound) resolve(fh []byte) (o object, st nfs.Status) {
 	case nfs.OK:
 		st = k.pay(x, rule)
 	case nfs.ErrAcces:
-		// PUTFH has no ACCESS among its errors (RFC 8881 section 15.2). The operation behind it
-		// has: admit refuses that, by deniedRule.
+		// PUTFH must not return ACCESS (RFC 8881 section 15.2). The operation behind it may: with
+		// deniedRule, admit refuses it.
 		rule, st = &deniedRule, nfs.OK
 	}
 	return object{x: x, rule: rule, h: h}, st
 }
 
 // putRootFH is PUTROOTFH and PUTPUBFH (RFC 8881 sections 18.21 and 18.20, RFC 7530 sections 16.22
-// and 16.21). The public file handle is the root of the pseudo file system too: nothing configures
-// another one, and the RFC allows the two to be the same (RFC 8881 section 4.1.2).
+// and 16.21). The public file handle is the root of the pseudo file system too, as the RFC allows
+// (RFC 8881 section 4.1.2). It cannot be configured.
 func putRootFH(k *compound) nfs.Status {
 	o, st := k.at(k.s.pseudo().root)
 	if st == nfs.OK {
@@ -93,8 +93,8 @@ func putRootFH(k *compound) nfs.Status {
 	return st
 }
 
-// getFH is GETFH (section 18.8). It also serves a client whose access has ended: the client sent
-// the handle itself.
+// getFH is GETFH (section 18.8). A client that its export does not admit any more may send it, too:
+// it sent the handle itself.
 func getFH(k *compound) nfs.Status {
 	k.encodeHandle(&k.c.Res, &k.cur)
 	return nfs.OK
@@ -122,8 +122,8 @@ func (k *compound) appendHandle(b []byte, o *object) []byte {
 	return k.s.cfg.Codec.Append(b, o.x.ID, &o.h)
 }
 
-// saveFH is SAVEFH (section 18.28). The current stateid is saved with the file handle (section
-// 16.2.3.1.2): COPY and CLONE take their source's from there.
+// saveFH is SAVEFH (section 18.28). It saves the current stateid with the file handle (section
+// 16.2.3.1.2): COPY and CLONE use it for their source.
 func saveFH(k *compound) nfs.Status {
 	k.saved, k.savedID = k.cur, k.curID
 	return nfs.OK
@@ -136,8 +136,8 @@ func restoreFH(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// lookup is LOOKUP (section 18.13). It may cross into another export, whose rule for the client
-// counts from there on. If that wants another flavor the client gets WRONGSEC, and asks by SECINFO.
+// lookup is LOOKUP (section 18.13). It may enter another export, whose rule for the client applies
+// from there on. If that rule wants another flavor the client gets WRONGSEC, and asks by SECINFO.
 func lookup(k *compound) nfs.Status {
 	name, st := k.decodeName()
 	if st != nfs.OK {
@@ -150,8 +150,8 @@ func lookup(k *compound) nfs.Status {
 	return st
 }
 
-// lookupParent is LOOKUPP (section 18.14). From the root of an export it leads to where the export
-// is mounted, and from the root of all to NOENT.
+// lookupParent is LOOKUPP (section 18.14). The parent of the root of an export is the directory
+// where the export is mounted. The root of all has none: NOENT.
 func lookupParent(k *compound) nfs.Status {
 	o, st := k.up(&k.cur)
 	if st == nfs.OK {
@@ -161,7 +161,7 @@ func lookupParent(k *compound) nfs.Status {
 }
 
 // secInfo is SECINFO (section 18.29). In a session it consumes the current file handle (section
-// 2.6.3.1.1.8), so that a client cannot go on with the flavor that it was asking about.
+// 2.6.3.1.1.8), so that a client cannot go on without choosing a flavor.
 func secInfo(k *compound) nfs.Status {
 	var o object
 	name, st := k.decodeName()
@@ -203,7 +203,7 @@ func (k *compound) flavors(o *object, st nfs.Status) nfs.Status {
 		if rule, st := o.x.Admits(&k.c.Peer); st == nfs.OK {
 			accepted = rule.Flavors
 		}
-	case st == nfs.ErrSymlink: // none of the errors of SECINFO and SECINFO_NO_NAME
+	case st == nfs.ErrSymlink: // SYMLINK is no error of SECINFO and SECINFO_NO_NAME
 		return nfs.ErrNotDir
 	case st != nfs.OK:
 		return st
@@ -228,12 +228,12 @@ func (k *compound) flavors(o *object, st nfs.Status) nfs.Status {
 	return nfs.OK
 }
 
-// file is the current file as locks and opens know it.
+// file returns the current file as a key of locks and opens.
 func (k *compound) file() lock.File { return lock.File{Export: k.cur.x.ID, Handle: k.cur.h} }
 
-// regular makes sure that the current file handle is that of a regular file, for operations whose
-// RFC has a status for everything else: ISDIR, SYMLINK, and WRONG_TYPE for devices, sockets and
-// FIFOs. minorStatus makes INVAL of the last one in version 4.0.
+// regular returns OK if the current file handle is that of a regular file. Else it returns the
+// status that the RFC has for the type: ISDIR, SYMLINK, or WRONG_TYPE for devices, sockets and
+// FIFOs. In version 4.0 minorStatus makes WRONG_TYPE INVAL.
 func (k *compound) regular() nfs.Status {
 	if k.cur.x == nil {
 		return nfs.ErrIsDir

@@ -23,16 +23,16 @@ import (
 //	Snapshot           --- bytes --->       Restore
 //	ends, or Pause(false) if that failed    Pause(false)
 //
-// In a paused server no callback is sent, the host's programs get no recall, and copies wait
-// between two steps. The transports see to it that no call of a client is under way. Snapshot
-// describes everything that clients know of. The new process sends callbacks without an answer
-// again, as they were, and continues the copies.
+// In a paused server no callback is sent, no recall for a program of the host begins, and copies
+// wait between two steps. The transports ensure that no call of a client is under way. Snapshot
+// describes everything that clients can observe. The new process sends again, unchanged, the
+// callbacks that have no answer, and continues the copies.
 //
 // Only one of the two processes may resume: both have the same stateids and session slots.
 
-// Pause stops the server for an upgrade, or resumes it. A second Pause with the same argument does
-// nothing. Pause, Snapshot and Restore are called by one goroutine: nothing guards offloads.taken
-// and offloads.restored.
+// Pause(true) stops the server for an upgrade, Pause(false) resumes it. A second Pause with the
+// same argument does nothing. One goroutine calls Pause, Snapshot and Restore: nothing guards
+// offloads.taken and offloads.restored.
 //
 // Pause(true) waits, in this order, for recalls for programs of the host (background), for
 // callbacks that are being sent (calling), for changes of the list of clients that may reclaim
@@ -79,9 +79,9 @@ func (s *Server) Pause(on bool) {
 	}
 }
 
-// mayCall reports whether callbacks may be sent. If ok is true the caller has calling for reading
-// until it calls done, and Pause waits for that. Between the two it must neither wait for a reply
-// nor call Pause. If ok is false, done is nil.
+// mayCall reports whether callbacks may be sent. If ok is true the caller holds calling for reading
+// until it calls done. Pause waits for that, so the caller must not wait for a reply, nor call
+// Pause. If ok is false, done is nil.
 func (s *Server) mayCall() (done func(), ok bool) {
 	s.calling.RLock()
 	if s.paused {
@@ -232,14 +232,14 @@ func callbackAgain(a *state.PendingCallback, r *state.Recall) any {
 	return out
 }
 
-// leaseAgain takes the host's lease for a delegation that was handed over. The lease of the old
-// process ends with its descriptors. If a program of the host has opened the file in between, the
-// delegation is recalled. If there is no lease for another reason the delegation stays, but the
+// leaseAgain takes the host's lease for a delegation that was handed over, because the lease of the
+// old process ended with its descriptor. If a program of the host has opened the file in between,
+// the delegation is recalled. If there is no lease for another reason the delegation stays, but the
 // server does not learn of further opens by the host. Both are logged and counted. leave belongs to
 // package state, which calls it once when the delegation ends.
 //
-// The delegation of a directory is recalled when the server goes on: what programs of the host have
-// changed meanwhile nobody has seen.
+// The delegation of a directory is recalled when the server resumes: nobody has seen what programs
+// of the host changed in between.
 func (s *Server) leaseAgain(f lock.File, write, dir bool) (leave func()) {
 	if dir {
 		s.dirs.restored = append(s.dirs.restored, f)
@@ -309,10 +309,10 @@ func (s *Server) restoreCopy(st *state.Offload, data []byte) error {
 	return nil
 }
 
-// resume is the goroutine of a copy that was handed over. Pause has counted it in offloads.wg. A
-// copy that was complete already only tells its client (CB_OFFLOAD). A copy of an export that is
-// gone is STALE. The reservation against delegations of the file is not in the snapshot, so resume
-// makes it again; the client may have closed the file.
+// resume is the goroutine of a copy that was handed over. Pause has counted it in offloads.wg. If
+// the copy was complete already, resume only sends CB_OFFLOAD. If an export is gone, the copy is
+// STALE. The reservation against delegations is not in the snapshot, so resume makes it again: the
+// client may have closed the file.
 func (o *offload) resume() {
 	defer o.s.offloads.wg.Done()
 	if _, done, _ := o.Progress(); !done {

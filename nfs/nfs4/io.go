@@ -9,8 +9,8 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// ioState checks the stateid of something like a READ or a WRITE of the current file (RFC 8881
-// section 8.2.5). It accepts
+// ioState checks the stateid of an operation that reads or writes data of the current file (RFC
+// 8881 section 8.2.5). It accepts
 //
 //	stateid          to read                       to write
 //	open, its locks  any access                    if the open has access WRITE; else OPENMODE
@@ -19,29 +19,29 @@ import (
 //	bypass           no open can deny it           as anonymous
 //	copy stateid     the destination of a COPY     BAD_STATEID; see noticed
 //
-// An open for writing only may be read, because a client that changes a part of a page has to read
-// the rest. The special stateids are GRACE in the grace period: a client that has not reclaimed its
-// open yet may deny the mode.
+// A file that is open for writing only may be read, because a client reads the rest of a page of
+// which it changes a part. In the grace period special stateids are GRACE: a client that has not
+// reclaimed its open yet may deny the mode.
 //
-// Everything in a stateid is the client's. One of another client, file or kind is BAD_STATEID, one
-// of an earlier start of the server is BAD_STATEID too (STALE_STATEID in version 4.0), and one with
-// an old seqid is OLD_STATEID.
+// The stateid comes from the client. One of another client, file or kind is BAD_STATEID. One of an
+// earlier start of the server is BAD_STATEID, in version 4.0 STALE_STATEID. One with an old seqid
+// is OLD_STATEID.
 func (k *compound) ioState(id state.Stateid, write bool) nfs.Status {
 	return k.ioStateOf(k.file(), id, write)
 }
 
 // ioStateOf is ioState of another file.
 func (k *compound) ioStateOf(f lock.File, id state.Stateid, write bool) nfs.Status {
-	// The special stateids belong to no client and no open: all zeros is anonymous access, all ones
-	// a READ that passes by mandatory locks (section 8.2.3). They are still subject to share
-	// reservations and delegations of others.
+	// Special stateids belong to no client and no open (section 8.2.3). Delegations of others conflict
+	// with both of them. Share reservations of others apply to Anonymous, and to a WRITE with Bypass,
+	// but not to a READ with Bypass.
 	if id == state.Anonymous || id == state.Bypass {
 		if !k.mayBlock && k.s.state.Denying() {
-			// To end a client whose lease has run out, package state writes to its journal on disk.
+			// Package state may have to end a client whose lease has run out, which writes to the journal.
 			k.again = true
 			return nfs.ErrJukebox
 		}
-		// An open would have asked for the delegations of others.
+		// An open would have recalled the delegations of others.
 		if write {
 			if st := k.beginChange(f); st != nfs.OK {
 				return st
@@ -61,9 +61,9 @@ func (k *compound) ioStateOf(f lock.File, id state.Stateid, write bool) nfs.Stat
 	return k.badState(st)
 }
 
-// dataOp begins an operation on the data of the current file, whose arguments have been read. The
-// checks go from cheap to expensive. None of them calls the store; ioFailed does, after a failure.
-// Mandatory byte-range locks do not exist here: locks are advisory (RFC 8881 section 9.1.2).
+// dataOp begins an operation on the data of the current file. The handler has read the arguments.
+// The checks go from cheap to expensive. None of them calls the store; ioFailed does, after a
+// failure. Byte-range locks are advisory, so they are not checked (RFC 8881 section 9.1.2).
 func (k *compound) dataOp(id state.Stateid, write bool) nfs.Status {
 	switch {
 	case k.bad():
@@ -131,7 +131,7 @@ func read(k *compound) nfs.Status {
 		if len(k.c.Res.Refs) < payloads {
 			p = k.c.Payload(n)
 		} else {
-			p = make([]byte, n) // all of them together are bounded by the session
+			p = make([]byte, n) // the session's reply size bounds all of them together
 		}
 		if len(p) != n {
 			k.s.cfg.Counters.NoMemory.Add(1)
@@ -140,7 +140,7 @@ func read(k *compound) nfs.Status {
 	}
 	n, eof, err := k.cur.x.FS.ReadAt(k.who(&k.cur), k.cur.h, p, off, !k.mayBlock)
 	if err == nil && !k.mayBlock && n < len(p) && !eof {
-		err = blockstore.ErrWouldBlock // a short reply, though legal, costs the client a second call
+		err = blockstore.ErrWouldBlock // a short reply is legal, but costs the client a second call
 	}
 	if err != nil {
 		if !k.mayBlock {
@@ -160,10 +160,10 @@ func read(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// ioFailed returns the status of an operation on data that failed. An object of the wrong type has
-// its own statuses (ISDIR, SYMLINK, WRONG_TYPE), which count before all others. To find the type
-// out costs a call of the store, so only a failure does. On a loop the compound begins again on a
-// worker, which finds the failure once more and may wait for the type.
+// ioFailed returns the status of an operation on data that failed. If the object has the wrong
+// type, the status of the type takes precedence (ISDIR, SYMLINK, WRONG_TYPE). To find out the type
+// costs a call of the store, so this is done only after a failure. On a loop, the compound begins
+// again on a worker, which finds the failure again and may wait for the type.
 func (k *compound) ioFailed(st nfs.Status) nfs.Status {
 	if !k.mayBlock {
 		k.again = true
@@ -183,11 +183,12 @@ func (k *compound) ioFailed(st nfs.Status) nfs.Status {
 // inline, or in registered memory by an RDMA READ of a Read chunk. The store may use the data only
 // until WriteAt returns.
 //
-// The reply repeats what the store reports. committed is at least as stable as the client wants:
+// The reply repeats what the store reports. committed is at least as stable as the client asked for
+// (stable_how4):
 //
 //	UNSTABLE   a crash of the host can lose the data, so the client retains a copy
-//	DATA_SYNC  the data, and what is needed to read it, is on disk
-//	FILE_SYNC  all attributes too
+//	DATA_SYNC  the data, and what is needed to read it, is on disk before the reply
+//	FILE_SYNC  the data and all attributes are on disk before the reply
 //
 // A client that gets another verifier at COMMIT than here writes the data again. A short WRITE is
 // legal, and the client sends the rest.
@@ -206,8 +207,8 @@ func write(k *compound) nfs.Status {
 	fs := k.cur.x.FS
 	// A client can ignore maxwrite. The rest of its data is not written, and count says so.
 	data = data[:min(len(data), int(k.cur.rule.WriteMax()))]
-	// The verifier of before: if the data is lost before the reply, the client has to see at COMMIT
-	// that its own does not match.
+	// The verifier is read before the write. If the data is lost before the reply, the client sees at
+	// COMMIT that its verifier differs.
 	v := fs.Verifier()
 	n, committed, _, err := fs.WriteAt(k.who(&k.cur), k.cur.h, data, off, how)
 	if err != nil {
@@ -237,8 +238,8 @@ func commit(k *compound) nfs.Status {
 	if _, err := k.cur.x.FS.Commit(k.who(&k.cur), k.cur.h, off, count); err != nil {
 		return k.ioFailed(nfs.StatusOf(err))
 	}
-	// The verifier of after: if unstable writes are lost during the sync, the client has to
-	// see that its own does not match.
+	// The verifier is read after the sync. If unstable data is lost during the sync, the client sees
+	// that its verifier differs.
 	v := k.cur.x.FS.Verifier()
 	k.c.Res.Fixed(v[:])
 	return nfs.OK

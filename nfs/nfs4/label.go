@@ -8,10 +8,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Security labels (RFC 7862 section 9) are in limited server mode: the server stores them and does
-// not enforce them. The clients do. If the host has a security module, it may refuse a label that
-// is set. CB_ATTR_CHANGED does not exist any more; a client that has a label in its cache reads it
-// again with the other attributes.
+// Security labels (RFC 7862 section 9) are in limited server mode: the server stores them, and the
+// clients enforce them. If the host has a security module, it may refuse a label that is set. The
+// server does not report changes of labels: a client reads the label again with the other
+// attributes.
 
 // labelsOf returns the store of an export if its labels are served, else nil. x may be nil.
 func labelsOf(x *nfs.Export) blockstore.Labels {
@@ -19,13 +19,14 @@ func labelsOf(x *nfs.Export) blockstore.Labels {
 }
 
 // encodeLabel appends a sec_label4: uint32 format, uint32 policy, opaque label<>. Format and policy
-// are 0, "unspecified" in the registry of label formats, as with the Linux server.
+// are 0, "unspecified" in the registry of label formats, as from the Linux server.
 func encodeLabel(e *xdr.Encoder, label []byte) {
 	e.Uint32s(0, 0)
 	e.Opaque(label)
 }
 
-// decodeLabel reads a sec_label4. The server understands no format, so it does not look at it.
+// decodeLabel reads a sec_label4. The server understands no format, so it ignores format and
+// policy.
 func decodeLabel(d *xdr.Decoder) (label []byte, st nfs.Status) {
 	d.Uint32()
 	d.Uint32()

@@ -10,9 +10,9 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// Programs on the host can open a file that is delegated, without a call to this server. A store
-// may have leases of the host (fcntl(2), F_SETLEASE): then it reports such an open, and the host
-// makes the program wait, for /proc/sys/fs/lease-break-time seconds at most.
+// Programs of the host can open a delegated file without a call to this server. A store may have
+// leases of the host (fcntl(2), F_SETLEASE). Then the host reports such an open to the store, and
+// makes the program wait for at most /proc/sys/fs/lease-break-time seconds.
 //
 //	program            host                 server                client
 //	open(2)   ------>  breaks the lease --> wanted
@@ -21,18 +21,18 @@ import (
 //	                   lease released  <--- release
 //	continues <------
 //
-// A client that never answers loses its delegation after a lease of NFS. The host does not wait so
-// long by default (45 seconds): the program then continues, and may read data that the client has
-// not written yet.
+// A client that never answers loses its delegation after a lease of NFS. By default the host waits
+// for less time (45 seconds). The program then continues, and may read data that the client has not
+// written yet.
 
-// hostAgain is how long the server waits before it recalls again a delegation that a program on the
-// host waits for. A lost CB_RECALL is repeated after this time.
+// hostAgain is the time between two recalls of a delegation that a program of the host waits for.
+// So a lost CB_RECALL is repeated.
 const hostAgain = time.Second
 
-// lease pins the current file and takes the host's lease of it, for a new delegation. It returns
-// false, and returns the delegation, if a program of the host has the file open already. A store
-// that has no leases, or has no more of them, is no reason to refuse a delegation. The counter
-// unleased counts such delegations.
+// lease pins the current file and takes the host's lease of it, for a new delegation. If a program
+// of the host has the file open already, lease returns the delegation and false. If the store has
+// no leases, or no more of them, the delegation is granted all the same, and the counter unleased
+// counts it.
 //
 // Package state owns release from Leased on, and calls it once when the delegation ends. The
 // delegation can end before Leased is called, as after a recall by another client. Then Leased
@@ -50,7 +50,7 @@ func (k *compound) lease(d *state.Delegate, id state.Stateid) bool {
 	release, err := x.Lease(f.Handle, d.Write, func() { s.wanted(f) })
 	switch {
 	case errors.Is(err, blockstore.ErrJukebox):
-		_ = k.client.ReturnDelegation(id, f) // an error says that it has ended already
+		_ = k.client.ReturnDelegation(id, f) // an error says that the delegation has ended already
 		return false
 	case err != nil:
 		s.unleased.Add(1)
@@ -60,10 +60,10 @@ func (k *compound) lease(d *state.Delegate, id state.Stateid) bool {
 	return true
 }
 
-// wanted recalls the delegations of a file for a program of the host, again and again until there
-// are none. The store calls it in a goroutine of its own for each lease that is broken. Close waits
-// for the goroutine. The loop ends at the latest when package state revokes the delegation. Watch
-// is nil if nothing is being recalled: then only the timer or Close ends the wait.
+// wanted recalls the delegations of a file for a program of the host, once in hostAgain, until
+// there are none. The store calls it in a goroutine of its own for each lease that is broken. Close
+// waits for the goroutine. The loop ends at the latest when package state revokes the delegation.
+// Watch returns nil if nothing is being recalled: then only the timer or Close ends the wait.
 func (s *Server) wanted(f lock.File) {
 	if !s.offloads.enter() {
 		return
@@ -84,9 +84,10 @@ func (s *Server) wanted(f lock.File) {
 }
 
 // freed recalls the delegations of a file once, and reports whether there are none any more. While
-// the server is paused it does nothing, as the successor will do it. It holds background for
-// reading and takes calling inside, by Recall: never the other way round. It must not wait with
-// background held, because Pause takes background for writing and stops all callers behind it.
+// the server is paused it does nothing, because the successor will recall them. freed holds
+// background for reading, and Recall locks calling inside of it: never the other way round. It must
+// not wait with background held, because Pause takes background for writing and stops all callers
+// behind it.
 func (s *Server) freed(f lock.File) bool {
 	s.background.RLock()
 	defer s.background.RUnlock()

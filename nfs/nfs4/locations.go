@@ -8,9 +8,8 @@ import (
 )
 
 // An export can name other servers (nfs.Export.Locations). Either they have the same data as this
-// server (replicas, or further addresses of this one), or they have the data instead of this
-// server: the file system is absent here (RFC 8881 section 11.3), and the client is referred to
-// them:
+// server: replicas, or other addresses of this one. Or they have the data instead of this server.
+// Then the file system is absent here (RFC 8881 section 11.3), and the client is referred to them:
 //
 //	client                                    server
 //	PUTROOTFH, LOOKUP "data", GETFH    --->
@@ -19,12 +18,12 @@ import (
 //	GETATTR{fsid, fs_locations}        --->
 //	                                  <---    the other servers
 //
-// LOOKUP may lead to the root of an absent file system, and PUTFH takes handles of it. GETATTR and
-// GETFH then behave as shown, and every other operation with such a file handle is MOVED. The same
-// is true of handles from before the file system moved. State is not transferred.
+// LOOKUP may lead to the root of an absent file system, and PUTFH takes its handles. GETATTR and
+// GETFH then behave as shown. Every other operation with such a file handle is MOVED. The same
+// applies to handles from before the file system moved. State is not transferred.
 
-// Attributes of an absent file system. ofAbsent are those that it has, and asksAbsent those with
-// which a client shows that it knows of absent file systems (RFC 8881 section 11.4.1).
+// ofAbsent are the attributes that an absent file system has. By asking for one of asksAbsent a
+// client shows that it knows of absent file systems (RFC 8881 section 11.4.1).
 var (
 	ofAbsent   = BitmapOf(AttrFSID, AttrRdattrError, AttrFSLocations, AttrMountedOn, AttrFSLocInfo)
 	asksAbsent = BitmapOf(AttrRdattrError, AttrFSLocations, AttrFSLocInfo)
@@ -33,9 +32,9 @@ var (
 // moved reports whether the object is of an absent file system.
 func (o *object) moved() bool { return o.x != nil && o.x.Moved }
 
-// allowedIfMoved reports whether an operation is executed though the current file handle is that of
-// an absent file system (RFC 8881 section 11.3). Those that need no file handle are, too. OFFLOAD_*
-// have no MOVED among their errors (RFC 7862 section 11.2).
+// allowedIfMoved reports whether an operation is executed although the current file handle is that
+// of an absent file system (RFC 8881 section 11.3). That is so for operations that need no file
+// handle, and for OFFLOAD_*, which must not return MOVED (RFC 7862 section 11.2).
 func allowedIfMoved(op uint32) bool {
 	switch op {
 	case OpGetAttr, OpOffloadCancel, OpOffloadStatus:
@@ -63,7 +62,7 @@ func encodeLocations(e *xdr.Encoder, s *subject) {
 	encodeEach(e, s, e.String)
 }
 
-// encodeEach appends the path of the file system and its locations, with server for each server.
+// encodeEach appends the path of the file system, and its locations. server appends one server.
 func encodeEach(e *xdr.Encoder, s *subject, server func(name string)) {
 	encodeFSRoot(e, s)
 	list := s.locations()
@@ -79,10 +78,10 @@ func encodeEach(e *xdr.Encoder, s *subject, server func(name string)) {
 
 // Parts of fs_locations_info (RFC 8881 section 11.17).
 const (
-	currencyUnknown = -1   // seconds by which the data of a location is out of date
-	locationsValid  = 1800 // seconds for which a client may remember the locations
-	// locationInfoLen is the length of fls_info in bytes: two of flags, six of classes, four of
-	// ranks and orders. All are zero: nothing is known of the other server.
+	currencyUnknown = -1   // how old the data is, in seconds
+	locationsValid  = 1800 // how long a client may cache the locations, in seconds
+	// locationInfoLen is the length of fls_info in bytes: two of flags, six of classes, four of ranks
+	// and orders. All are zero, because nothing is known of the other server.
 	locationInfoLen = 12
 )
 

@@ -6,8 +6,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Types of locks (nfs_lock_type4). READW and WRITEW announce that the client repeats a denied LOCK
-// (RFC 8881 section 9.6): notifylock.go.
+// Types of locks (nfs_lock_type4). READW and WRITEW say that the client repeats a denied LOCK (RFC
+// 8881 section 9.6); see notifylock.go.
 const (
 	LockRead      = 1
 	LockWrite     = 2
@@ -89,12 +89,12 @@ func lockRange(k *compound) nfs.Status {
 }
 
 // denied appends a LOCK4denied, the result of a LOCK or LOCKT that failed: offset, length,
-// locktype, client ID, owner<>. The owner of a lock of another protocol may be longer than an owner
-// of version 4, so it is cut off; the client ID of such a lock is 0.
+// locktype, client ID, owner<>. The owner of a lock of another protocol may be longer than one of
+// version 4, so it is cut off. The client ID of such a lock is 0.
 //
-// keepResult makes the loop leave the result in the reply although the status is an error. The row
-// of LOCK in the table counts a stateid alone. If a LOCK4denied does not fit into the reply, the
-// loop answers REP_TOO_BIG; that is safe, because no lock was taken.
+// keepResult makes step leave the result in the reply although the status is an error. The row of
+// LOCK in the table counts only a stateid. If the LOCK4denied does not fit into the reply, step
+// answers REP_TOO_BIG. That is safe, because no lock was taken.
 func (k *compound) denied(h *state.Denied) {
 	typ := uint32(LockRead)
 	if h.Exclusive {
@@ -167,9 +167,9 @@ const stateidsMax = 1 << 16
 // status for each stateid: OK, BAD_STATEID, OLD_STATEID, EXPIRED or DELEG_REVOKED. The special
 // stateids for anonymous access are BAD_STATEID: nobody can test or free them.
 //
-// The count is the client's, and may be anything. It is compared with the arguments that have
-// arrived before anything is appended. A stateid takes 16 bytes of the call and 4 bytes of the
-// reply, so no call makes a reply longer than itself.
+// The count comes from the client. It is compared with the length of the arguments before anything
+// is appended. A stateid takes 16 bytes of the call and 4 bytes of the reply, so no call makes a
+// reply longer than itself.
 //
 // The Linux client tests its stateids when SEQUENCE has set a flag of revoked state.
 func testStateid(k *compound) nfs.Status {

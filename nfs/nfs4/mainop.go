@@ -1,7 +1,7 @@
 package nfs4
 
 // Counters and latencies are kept by operation, but a call is a whole compound. A client sends a
-// compound for one of its operations. The others lead there or fetch attributes afterwards:
+// compound for the sake of one operation. The others lead to it, or fetch attributes afterwards:
 //
 //	SEQUENCE PUTFH OPEN GETFH ACCESS GETATTR    an OPEN
 //	SEQUENCE PUTFH LOOKUP GETFH GETATTR         a LOOKUP
@@ -9,9 +9,8 @@ package nfs4
 //	SEQUENCE                                    a SEQUENCE: the client renews its lease
 //
 // weights says how much each operation tells about the purpose of a compound: 1 for SEQUENCE, 2 for
-// file handles, 3 for attributes, 4 for lookups, 5 for all others. The first operation with the
-// greatest weight names the call. Only operations that were reached count. After an error the rest
-// of the compound is not looked at.
+// file handles, 3 for attributes, 4 for ACCESS and lookups, 5 for all others. The first operation
+// with the greatest weight names the call. Operations behind a failed one do not count.
 var weights = func() (w [numOps]uint8) {
 	for i := range w {
 		w[i] = 5
@@ -25,8 +24,8 @@ var weights = func() (w [numOps]uint8) {
 	return w
 }()
 
-// OperationName is the name of an operation by its number in rpc.CallMeta, empty if there is
-// none.
+// OperationName returns the name of an operation by its number in rpc.CallMeta. It is empty for a
+// number of no operation.
 func OperationName(op uint32) string {
 	if op >= numOps {
 		return ""
@@ -34,5 +33,5 @@ func OperationName(op uint32) string {
 	return table[op].name
 }
 
-// Operations is the number of operation numbers: all are lower. An observer sizes its arrays by it.
+// Operations is greater than every operation number. An observer sizes its arrays by it.
 const Operations = numOps

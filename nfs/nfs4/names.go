@@ -9,9 +9,9 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// checkName refuses what cannot be a component4. Names are bytes unless UTF-8 is configured: names
-// that other clients made in another character set stay reachable, as fs_charset_cap says (RFC 8881
-// section 14.4). A store relies on this check: it gets no slash, no NUL, and neither "." nor "..".
+// checkName refuses what cannot be a component4. Names are bytes unless UTF-8 is configured
+// (fs_charset_cap, RFC 8881 section 14.4). So names that clients have made in another character set
+// stay reachable. A store relies on checkName: it gets no slash, no NUL, and neither "." nor "..".
 //
 //	length 0, or not UTF-8 if that is configured   INVAL
 //	"." and ".."                                   BADNAME
@@ -42,9 +42,9 @@ func (k *compound) decodeName() (name string, st nfs.Status) {
 	return name, k.checkName(name)
 }
 
-// changeable returns ROFS if the client must not change the object or, of a directory, its entries.
+// changeable returns ROFS if the client must not change the object, or the entries of a directory.
 // An operation calls changeable before it recalls a delegation: a client that can change nothing
-// must not take delegations from others.
+// must not cause recalls.
 func (o *object) changeable() nfs.Status {
 	if o.readOnly() {
 		return nfs.ErrROFS
@@ -57,10 +57,9 @@ func (o *object) changeable() nfs.Status {
 //	bool atomic | uint64 before | uint64 after
 //
 // The Linux client compares before with the change attribute in its cache. If atomic is true and
-// both are equal the client keeps its cache of the directory, else it drops the cache. So atomic
-// must be true only where the store excludes every other change between both values
-// (Limits.WccExact). If it is true and another change has come between, the client goes on with
-// entries that are wrong.
+// both are equal, the client keeps its cache of the directory; else it drops the cache. So atomic
+// may be true only if the store excludes every other change between both values (Limits.WccExact).
+// Otherwise the client could keep entries that are wrong.
 //
 // If the store does not know the attributes after the change, changed asks for them. An attribute
 // that stays unknown is 0. The operation succeeds all the same, because the change has been made.
@@ -94,11 +93,11 @@ func (k *compound) changed(dir *object, w *blockstore.Wcc) (c changeInfo) {
 //
 // On success the new object becomes the current file handle. The store sets the attributes as it
 // makes the object, except the ACL and the label, which are set afterwards. If that fails the
-// object stays, and the bitmap lacks them: an error would make the client believe that there is no
-// object.
+// operation still succeeds, and the bitmap lacks the attribute. An error would make the client
+// believe that there is no object.
 //
-// An unknown type counts as one without data, as the XDR union has a void default. Its status is
-// BADTYPE, and only after the fattr4 and the name have passed their checks.
+// An unknown type counts as one without data, because the default of the XDR union is void. It is
+// BADTYPE, but only after the fattr4 and the name have passed their checks.
 func create(k *compound) nfs.Status {
 	d := &k.c.Args
 	typ := blockstore.FileType(d.Uint32())
@@ -142,9 +141,9 @@ func create(k *compound) nfs.Status {
 	if st := k.beginDir(&dir, &event); st != nfs.OK {
 		return st
 	}
-	// A call that the client repeats after a kill of the server finds its object here. The store
-	// would answer EXIST, and the client would report an error for a directory which it made
-	// itself.
+	// If the client repeats the call after a kill of the server, once finds the object of the first
+	// execution. The store would return EXIST, and the client would report an error for a directory
+	// that it made itself.
 	h, _, isMade, err := k.once(k.args).Made(who, dir.h, name, typ, &s.SetAttr)
 	switch {
 	case isMade:
@@ -171,8 +170,8 @@ func create(k *compound) nfs.Status {
 // version 4 has no RMDIR. The type of the object decides between unlink and rmdir, and only the
 // store knows it.
 //
-// During the grace period every REMOVE is GRACE. A client that has not reclaimed its open yet would
-// lose the file: an open pins the file only from the reclaim on.
+// During the grace period every REMOVE is GRACE. Otherwise a client that has not reclaimed its open
+// yet could lose the file: an open pins its file only from the reclaim on.
 //
 // A delegation of the file or directory is recalled first (section 18.25.4).
 //
@@ -281,7 +280,7 @@ func rename(k *compound) nfs.Status {
 	switch st := nfs.StatusOf(err); st {
 	case nfs.OK:
 	case nfs.ErrIsDir:
-		return nfs.ErrExist // what is there is a directory, what comes is none (section 18.26.3)
+		return nfs.ErrExist // the replaced object is a directory, the renamed one is none (section 18.26.3)
 	case nfs.ErrNotDir:
 		return k.notBothDirs()
 	default:
@@ -295,9 +294,9 @@ func rename(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// notBothDirs returns the status of a RENAME that failed with NOTDIR. rename(2) has one error for
-// two cases which the protocol tells apart. If one of the file handles is no directory the status
-// is NOTDIR or SYMLINK. Otherwise a directory was to replace a file: EXIST (section 18.26.3).
+// notBothDirs returns the status of a RENAME that failed with NOTDIR. rename(2) has this one error
+// for two cases. If one of the file handles is no directory, the status is NOTDIR or SYMLINK.
+// Otherwise a directory would have replaced a file: EXIST (section 18.26.3).
 func (k *compound) notBothDirs() nfs.Status {
 	for _, o := range [...]*object{&k.saved, &k.cur} {
 		if a, err := o.x.FS.GetAttr(k.who(o), o.h); err != nil || a.Type != blockstore.TypeDir {
@@ -307,9 +306,8 @@ func (k *compound) notBothDirs() nfs.Status {
 	return nfs.ErrExist
 }
 
-// twoFS returns the status of a LINK or RENAME whose file handles are not of one export: XDEV, or
-// ROFS if both are in the pseudo file system. fsid is the same for both there, so XDEV would be
-// wrong.
+// twoFS returns the status of a LINK or RENAME whose file handles are not of one export. It is
+// XDEV, except if both are in the pseudo file system: they have the same fsid there, so it is ROFS.
 func (k *compound) twoFS() nfs.Status {
 	if k.saved.node != nil && k.cur.node != nil {
 		return nfs.ErrROFS
@@ -358,9 +356,9 @@ func link(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// readLink is READLINK (RFC 8881 section 18.24, RFC 7530 section 16.25). The target is an item of
-// its own for RDMA (RFC 8267 section 6.1). It lies in memory of the transport like the data of a
-// READ: the transport may send it by RDMA Write, and frees it after the reply.
+// readLink is READLINK (RFC 8881 section 18.24, RFC 7530 section 16.25). The target is a
+// DDP-eligible item (RFC 8267 section 6.1). It lies in memory of the transport, like the data of a
+// READ. The transport may send it by RDMA WRITE, and frees it after the reply.
 //
 // An object that is no symlink is WRONG_TYPE (section 18.24.4). minorStatus makes it INVAL in
 // version 4.0. Without memory for the target the status is DELAY, so that the client repeats the

@@ -12,9 +12,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// A LOCK of type READW or WRITEW that is denied gets a place in the queue of the file, among
-// requests of all versions and of NLM (RFC 8881 section 9.6). No worker waits. When the lock is
-// free the table reserves it (lock.Table.Ask), and a client with a backchannel is called:
+// A denied LOCK of type READW or WRITEW gets a place in the queue of the file, among requests of
+// all versions and of NLM (RFC 8881 section 9.6). No worker waits for the lock. When the lock is
+// free the table reserves it (lock.Table.Ask), and the server calls the client if it has a
+// backchannel:
 //
 //	client with the lock   server                 client that waits
 //	                                       <----  LOCK(WRITEW)
@@ -24,16 +25,17 @@ import (
 //	                                       <----  LOCK(WRITEW)
 //	                       OK              ---->
 //
-// A client of version 4.0 cannot be called about the lock: it polls. A client that does not come
-// within the time of an offer, 5 seconds, loses its place. The table then serves the next request.
+// A client of version 4.0 cannot be called about the lock, so it polls. A client that does not send
+// LOCK again within 5 seconds loses its place, and the table serves the next request.
 //
-// One goroutine sends the callbacks and counts the seconds, while any request waits. A lock becomes
-// free while locks of package state are held. So lockOffered only leaves a note for the goroutine.
+// While any request waits, one goroutine sends the callbacks and calls lock.Table.Tick each second.
+// A lock can become free while locks of package state are held. So lockOffered only adds the offer
+// to a list, and wakes the goroutine.
 
 // lockTick is the time between two calls of lock.Table.Tick.
 const lockTick = time.Second
 
-// lockWaits is the state of that goroutine.
+// lockWaits is the state of the goroutine that sends CB_NOTIFY_LOCK.
 type lockWaits struct {
 	table    *lock.Table
 	wake     chan struct{} // of length 1: list is not empty
@@ -44,7 +46,7 @@ type lockWaits struct {
 	list    []lockOffer
 }
 
-// lockOffer is a lock that is reserved for an owner.
+// lockOffer is a lock that the table has reserved for an owner.
 type lockOffer struct {
 	file  lock.File
 	owner lock.Owner
@@ -115,7 +117,7 @@ func (s *Server) watchLocks() {
 	}()
 }
 
-// tickLocks counts a second, unless the server is paused.
+// tickLocks calls lock.Table.Tick, unless the server is paused.
 func (s *Server) tickLocks() {
 	s.background.RLock()
 	defer s.background.RUnlock()
@@ -124,8 +126,8 @@ func (s *Server) tickLocks() {
 	}
 }
 
-// lockWatchEnds reports whether the goroutine has nothing to do, and then ends it. A request that
-// began to wait before running was false is seen here; a later one starts a goroutine.
+// lockWatchEnds ends the goroutine if no request waits. A request that began to wait before running
+// was false is seen here. A later one starts a new goroutine.
 func (s *Server) lockWatchEnds() bool {
 	w := &s.lockWaits
 	w.mu.Lock()
@@ -137,9 +139,9 @@ func (s *Server) lockWatchEnds() bool {
 	return true
 }
 
-// notifyLocks sends a CB_NOTIFY_LOCK for each noted offer. One that cannot be sent now, because the
-// server is paused or the client's backchannel has no slot, is tried again with the next second,
-// until the offer ends.
+// notifyLocks sends a CB_NOTIFY_LOCK for each offer in the list. If one cannot be sent, because the
+// server is paused or the client's backchannel has no free slot, the goroutine tries again each
+// second until the offer ends.
 func (s *Server) notifyLocks() {
 	w := &s.lockWaits
 	w.mu.Lock()
@@ -165,16 +167,16 @@ func (s *Server) notifyLocks() {
 	}
 }
 
-// notifyLock sends a CB_NOTIFY_LOCK by the first of the client's backchannels that takes it now.
-// The owner can be longer than what BackRequestMin allows for.
+// notifyLock sends a CB_NOTIFY_LOCK by the first of the client's backchannels that takes it now. It
+// checks the size of the request, because the owner can be longer than BackRequestMin allows for.
 func (s *Server) notifyLock(c *state.Client, o lockOffer) bool {
 	return slices.ContainsFunc(c.Backchannels(), func(x *state.Session) bool {
 		return x.Back.Allows(state.BackRequestMin+xdr.Padded(len(o.owner.ID))) && s.callBack(x, notifying{c, o})
 	})
 }
 
-// resumeLocks reports the reserved locks again after a pause: the process before this one may not
-// have called the clients.
+// resumeLocks notes all reserved locks again after a pause, because the old process may not have
+// called the clients.
 func (s *Server) resumeLocks() {
 	w := &s.lockWaits
 	w.table.Offers(s.lockOffered)

@@ -11,10 +11,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// A COPY that is asynchronous continues after its reply (RFC 7862 section 4.8), in a goroutine of
-// its own. state.Config bounds their number. They take turns: at most copiers steps are under way
-// at one time, and a copy that has had its turn goes to the end of the line. The buffer belongs to
-// the turn. So the load of all copies together is that of copiers copies, however many clients ask.
+// An asynchronous COPY continues after its reply (RFC 7862 section 4.8), in a goroutine of its own.
+// state.Config bounds their number. The copies take turns: at most copiers steps are under way at
+// one time, and after its step a copy goes to the end of the line. The buffer belongs to the turn.
+// So all copies together cause the load of copiers copies.
 //
 //	client                          server
 //	COPY ------------------------>  stateid; delegations of the target recalled and stopped
@@ -36,13 +36,13 @@ import (
 //	the server is closed             no CB_OFFLOAD; the next start answers BADSESSION
 //	the server is paused             between two steps; the successor continues
 //
-// Nothing of a copy is stable before the client's COMMIT. The verifier is that of the moment of the
-// COPY, so a crash of the store meanwhile makes the client repeat it.
+// Nothing of a copy is stable before the client's COMMIT. The verifier in CB_OFFLOAD is the one
+// from the beginning of the copy, so after a crash of the store the client repeats the copy.
 
 // copiers is how many copies move bytes at one time.
 const copiers = 2
 
-// How long to wait between two CB_OFFLOADs: at first, and at most. The wait doubles.
+// The time between two CB_OFFLOADs: at first, and at most. It doubles each time.
 const (
 	tellAgain    = 50 * time.Millisecond
 	tellAgainMax = time.Second
@@ -110,10 +110,10 @@ type offload struct {
 	c *copying
 
 	notified atomic.Bool   // the client has answered CB_OFFLOAD
-	news     chan struct{} // a callback has ended; of length 1
+	news     chan struct{} // a callback has ended; capacity 1
 }
 
-// offload makes the copy asynchronous. It returns nil, with OK, if it cannot: then the copy is made
+// offload makes the copy asynchronous. If it cannot, it returns nil and OK, and the caller copies
 // before the reply, as the server may do with any COPY (RFC 7862 section 15.2.3). The reasons are
 //
 //	the server is being closed
@@ -131,8 +131,8 @@ func (k *compound) offload(c *copying) (*offload, nfs.Status) {
 		s.offloads.wg.Done()
 		return nil, nfs.OK
 	}
-	// The client may close the file before the copy ends. Then nothing else keeps the file from
-	// being delegated to another client.
+	// The client may close the file before the copy ends. Only this reservation then keeps the server
+	// from delegating the file to another client.
 	held, ok := s.beginChange(k.now, k.file(), k.client, 0)
 	if !ok {
 		st.Drop()
@@ -152,9 +152,9 @@ func (k *compound) offload(c *copying) (*offload, nfs.Status) {
 	return o, nfs.OK
 }
 
-// run copies, and returns the status for CB_OFFLOAD. It owns the reservation of held and ends it
-// before Finish: when the client learns of the end, the file can be delegated again. A panic of the
-// store ends this copy alone, not the process.
+// run copies, and returns the status for CB_OFFLOAD. It owns the reservation (held) and ends it
+// before Finish, so that the file can be delegated again when the client learns of the end. A panic
+// of the store ends only this copy, not the process.
 func (o *offload) run(held bool) (st nfs.Status) {
 	defer func() {
 		if held {
@@ -200,8 +200,8 @@ func (o *offload) run(held bool) (st nfs.Status) {
 	return nfs.OK
 }
 
-// step is a step of the copy. It returns the turn, with the buffer, also when the store panics:
-// otherwise Pause would wait for the turn without end.
+// step executes a step of the copy. It gives the turn back, with the buffer, even if the store
+// panics. Otherwise Pause would wait for the turn for ever.
 func (o *offload) step(turn *[]byte) (n uint64, err error) {
 	defer func() { o.s.offloads.turns <- *turn }()
 	if o.c.pieces && *turn == nil {
@@ -212,9 +212,8 @@ func (o *offload) step(turn *[]byte) (n uint64, err error) {
 	return n, err
 }
 
-// ended is the status of a copy that stopped early. If it has copied anything, that is a success
-// with fewer bytes, as for a synchronous COPY: the client continues with another one, which then
-// fails.
+// ended returns the status of a copy that stopped early. If it has copied anything, that is OK with
+// fewer bytes, as for a synchronous COPY. The client continues with another COPY, which then fails.
 func (o *offload) ended(st nfs.Status) nfs.Status {
 	if o.c.done > 0 {
 		return nfs.OK
@@ -223,9 +222,9 @@ func (o *offload) ended(st nfs.Status) nfs.Status {
 }
 
 // tell sends CB_OFFLOAD until the client has answered it, by each of the client's backchannels in
-// turn. It then ends the stateid. A client that never answers gets about one call per second and
-// backchannel, and none after four leases of silence. The client cannot destroy its client ID
-// before the stateid has ended.
+// turn. Then it ends the stateid. A client that does not answer gets about one call per second and
+// backchannel, and no more after four leases of silence. It cannot destroy its client ID before the
+// stateid has ended.
 func (o *offload) tell() {
 	defer func() {
 		o.Drop()
@@ -279,8 +278,8 @@ func (o *offload) over() bool {
 //	coa_status  OK      write_response4: callback_id<1>, count, committed, verifier
 //	            other   bytes copied
 //
-// callback_id has no element: coa_stateid names the copy already. The bytes are those from the
-// begin of the range on; the client continues behind them with another COPY.
+// callback_id has no element, because coa_stateid names the copy already. The bytes are those from
+// the beginning of the range. The client continues behind them with another COPY.
 
 func (o *offload) op() uint32            { return opCBOffload }
 func (o *offload) refers() *state.Origin { return &o.Origin }
@@ -294,7 +293,7 @@ func (o *offload) encode(s *Server, e *xdr.Encoder) {
 		e.Uint64(n)
 		return
 	}
-	e.Uint32(0) // no stateid, which is above
+	e.Uint32(0) // callback_id<1> is empty: the stateid is above
 	e.Uint64(n)
 	e.Uint32(uint32(blockstore.Unstable))
 	e.Fixed(o.c.verf[:])
@@ -313,9 +312,9 @@ func (o *offload) answered(_ *Server, received bool, st nfs.Status, _ *xdr.Decod
 	}
 }
 
-// findOffload reads the stateid of a copy into the current file. The stateid has to match in all
-// its parts: server start, client, number and seqid. A copy of another client is BAD_STATEID, so a
-// client cannot watch or cancel it by a guessed stateid.
+// findOffload reads the stateid of a copy into the current file. All parts of the stateid must
+// match: server start, client, number and seqid. A copy of another client is BAD_STATEID, so no
+// client can observe or cancel it by a guessed stateid.
 func (k *compound) findOffload() (*state.Offload, nfs.Status) {
 	id := k.stateid(DecodeStateid(&k.c.Args))
 	switch {
@@ -347,10 +346,9 @@ func offloadStatus(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// offloadCancel is OFFLOAD_CANCEL (RFC 7862 section 15.8). After the reply the server writes
-// nothing more, so the operation waits for the step under way: otherwise a late step could
-// overwrite what the client writes next. No new CB_OFFLOAD follows; one that is in flight may still
-// arrive.
+// offloadCancel is OFFLOAD_CANCEL (RFC 7862 section 15.8). After its reply the server writes
+// nothing more, so the operation waits for the step under way: a late step could overwrite what the
+// client writes next. No new CB_OFFLOAD follows, but one that is in flight may still arrive.
 //
 // The stateid of a COPY_NOTIFY, at the source of a copy, is cancelled as well.
 func offloadCancel(k *compound) nfs.Status {
@@ -363,6 +361,6 @@ func offloadCancel(k *compound) nfs.Status {
 		return st
 	}
 	o.Drop()
-	<-o.Done() // one step of this copy at most: a copy that waits for its turn ends at once
+	<-o.Done() // at most one step: a copy that waits for its turn ends at once
 	return nfs.OK
 }

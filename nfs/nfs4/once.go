@@ -14,17 +14,17 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Sessions end with the process. A client of version 4.1 or later that has not got the answer to a
-// call then does two things, which tell such a call from a new one that looks alike:
+// Sessions end with the process. If a client of version 4.1 or later got no answer to a call, it
+// then does two things. They distinguish the repeated call from a new one with the same arguments:
 //
 //  1. it sends the call again as it was, in the slot of the old session, and gets BADSESSION;
 //  2. it makes a new session, and sends the operations in a slot of the new session.
 //
-// The journal has a record for each slot that was used to make, open, remove, rename or link
-// something or to set attributes. The record has a hash of the request, and the note by which
-// nfs.Once finds out whether the change was made. Step 1 marks the record as one of a call without
-// an answer. Step 2 finds the record by the hash, and uses it up. A record of a call whose answer
-// the client has is never used, because step 1 does not happen.
+// The journal has a record for each slot whose last call made, opened, removed, renamed or linked
+// something, or set attributes. The record has a hash of the request, and the note by which
+// nfs.Once finds out whether the change was made. Step 1 marks the record: its call got no answer.
+// Step 2 finds the marked record by the hash, and uses it up. If the client has the answer to a
+// call, step 1 does not happen, and the record is never used.
 //
 //	client                    old process               journal
 //	REMOVE slot 3 seq 7  -->  begin             ----->  session, 3, 7, hash, note
@@ -37,27 +37,28 @@ import (
 //	               OK   <---  the name is gone: nothing to do
 //
 // The order matters: the record is complete before the store changes anything, and the reply comes
-// after both. A kill before the record leaves nothing done. A kill between the two leaves a note
-// that fits the present names, and the call is executed. The journal is for changes whose second
-// execution would fail or destroy something. If more slots are in use than there are records, a
-// record is lost. That is no error: the call is executed again, as by any server without a journal.
+// after both. After a kill before the record, nothing was done. After a kill between record and
+// change, the note fits the present names, and the call is executed. The journal is for changes
+// whose second execution would fail or destroy something. If more slots are in use than there are
+// records, a record is lost. Then the call is executed again, as by any server without a journal.
 //
-// Another client that knows a session ID can mark records by step 1. Step 2 needs the same owner
-// string, credential, handles and arguments, so only the client itself can use the mark.
+// Another client that knows a session ID can mark records by step 1. For step 2 the owner string,
+// the credential, the handles and the arguments must be the same, so only the client itself can use
+// the mark.
 //
-// A retransmitted OPEN that had created its file opens that file, whatever its createmode and the
-// file's mode say, and does not truncate it. It returns a new stateid: the client had none before
-// the restart that it could reclaim.
+// A repeated OPEN that had created its file opens that file. The createmode and the mode of the
+// file do not matter then, and the file is not truncated again. The result is a new stateid,
+// because the client has none that it could reclaim.
 //
 // In version 4.0 the duplicate request cache has the replies of other operations. The cached reply
-// of an OPEN would be of no use, because its client ID is stale. Step 1 is then the OPEN with the
-// old client ID, and step 2 is the OPEN with the new one. The open-owner takes the place of the
-// slot, and the number of its request takes the place of the sequence.
+// of an OPEN would be of no use, because its client ID is stale. So step 1 is the OPEN with the old
+// client ID, and step 2 is the OPEN with the new one. The open-owner takes the place of the slot,
+// and the seqid of the OPEN that of the sequence number.
 //
-// The memory is a shared mapping of a file. It outlives a kill of the process, not a crash of the
-// host; so sessions are not persistent as CREATE_SESSION4_FLAG_PERSIST means it.
+// The memory is a shared mapping of a file. It outlives a kill of the process, but not a crash of
+// the host. So sessions are not persistent in the sense of CREATE_SESSION4_FLAG_PERSIST.
 
-// A record, of 128 bytes:
+// A record has 128 bytes, with numbers in big-endian order:
 //
 //	0    CRC-32 of what follows up to 85
 //	4    number, which grows with every use of any record
@@ -68,10 +69,9 @@ import (
 //	68   note: length, and 16 bytes
 //	127  1: the client has no answer
 //
-// All numbers are big-endian. Number 0 is a free record. The checksum finds records that a kill
-// left half written. Byte 127 is outside the checksum, because again sets it long after begin: a
-// single byte is never half written. A slot has one valid record: the one with the greatest number
-// counts.
+// Number 0 is a free record. The checksum detects records that a kill left half written. Byte 127
+// is outside of the checksum, because again sets it long after begin; a single byte is never half
+// written. If several records are of one slot, the one with the greatest number is valid.
 const (
 	callRecord  = 128
 	callNumber  = 4
@@ -84,8 +84,9 @@ const (
 	callAsked   = callRecord - 1
 	callNoteMax = 16
 
-	// callsAge is how long a client has to send a call again in its new session. Without a bound a
-	// new REMOVE of the same name, days later, could be taken for the old one and not be executed.
+	// callsAge is how long a client has to send a call again in its new session. Without a bound, a
+	// new REMOVE of the same name days later could be taken for the old one, and would not be
+	// executed.
 	callsAge = 5 * time.Minute
 )
 
@@ -96,7 +97,7 @@ type slotKey struct {
 
 type callSumOf [sha256.Size]byte
 
-// begun is a call of an earlier process. record is its index in the memory. note is a copy.
+// begun is a call of an earlier process. record is the index of its record. note is a copy.
 type begun struct {
 	record int
 	seq    uint32
@@ -104,15 +105,15 @@ type begun struct {
 	note   []byte
 }
 
-// askedCall is a call that the client has sent again in its old slot, at the time at.
+// askedCall is a call that the client has sent again in its old slot (step 1), at the time at.
 type askedCall struct {
 	begun
 	at time.Time
 }
 
-// journal is the journal. The zero value remembers nothing. mem is the caller's (Config.Calls), and
-// must stay mapped until the server has ended. mu guards everything but mem's extent and is taken
-// last: nothing that waits, and no store, is called while it is held.
+// journal is the journal. The zero value records nothing. mem belongs to the caller (Config.Calls),
+// and must stay mapped until the server has ended. mu guards everything but the extent of mem. It
+// is taken last: nothing that waits, and no store, is called while it is held.
 type journal struct {
 	mu     sync.Mutex
 	mem    []byte
@@ -126,10 +127,10 @@ type journal struct {
 
 func (j *journal) record(i int) []byte { return j.mem[i*callRecord:][:callRecord:callRecord] }
 
-// load takes over what earlier processes left. It takes no lock: no other method may run meanwhile.
-// New calls it, and Restore again, because the process of before has written until it was paused.
-// The content may be anything, as from another version of the program: records that do not pass the
-// checksum are skipped, and overwritten in their turn.
+// load reads the records of earlier processes. It takes no lock: no other method may run meanwhile.
+// New calls it. Restore calls it again, because the old process has written records until it was
+// paused. The content may be anything, as from another version of the program. Records without a
+// valid checksum are skipped, and overwritten in their turn.
 func (j *journal) load(mem []byte, now time.Time) {
 	n := len(mem) / callRecord
 	j.mem, j.used, j.slots = mem[:n*callRecord], make([]slotKey, n), make(map[slotKey]int)
@@ -173,10 +174,9 @@ func (j *journal) again(k slotKey, seq uint32, now time.Time) {
 	j.asked[b.sum] = append(j.asked[b.sum], askedCall{b, now})
 }
 
-// take finds a call that has no answer, by its hash (step 2), and frees its record. A client may
-// have sent several calls that look alike, in several slots. They are taken in the order of step 1.
-// The record may have been overwritten for another slot since load: then its hash differs, and it
-// stays.
+// take finds a call without an answer by its hash (step 2), and frees its record. A client may have
+// sent several identical calls, in several slots: take returns them in the order of step 1. If the
+// record was overwritten for another slot since load, its hash differs, and it stays.
 func (j *journal) take(sum callSumOf, now time.Time) (note []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -197,11 +197,10 @@ func (j *journal) take(sum callSumOf, now time.Time) (note []byte) {
 	return note
 }
 
-// begin records what a call is about to do. The record replaces that of the call which used the
-// slot before: the client has the answer to that call, or it would not use the slot again. A slot
-// without a record takes the next record of the ring. That record may belong to another slot of
-// this process or of an earlier one. begin would cut off a note longer than callNoteMax;
-// nfs.Objects writes 16 bytes.
+// begin records what a call is about to do. The record replaces that of the call that used the slot
+// before: the client has the answer to that call, or it would not use the slot again. A slot
+// without a record takes the next record of the ring, which may belong to another slot. note must
+// not be longer than callNoteMax, or it is cut off; nfs.Objects writes 16 bytes.
 func (j *journal) begin(k slotKey, seq uint32, sum callSumOf, note []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -242,12 +241,12 @@ func (a *attempt) Journaled() bool { return a.k.journaled() }
 func (k *compound) journaled() bool { return len(k.s.journal.mem) > 0 }
 
 // Doubt implements nfs.Noter. The hash covers the owner string of the client, the credential, both
-// file handles, and the arguments up to the end of the compound: the client repeats all operations,
-// and the same REMOVE followed by others is another request. The client ID and the session are not
-// covered, because they are new after a restart.
+// file handles, and the arguments up to the end of the compound. (The client repeats all
+// operations; the same REMOVE followed by others is another request.) It does not cover the client
+// ID and the session, because they are new after a restart.
 func (a *attempt) Doubt() []byte {
 	k := a.k
-	e := xdr.Encoder{B: k.cacheBuf[:0]} // which is free until finish
+	e := xdr.Encoder{B: k.cacheBuf[:0]} // cacheBuf is unused until finish
 	e.String(k.client.Owner())
 	e.Uint32(uint32(k.c.Cred.Flavor))
 	e.Uint32(k.c.Cred.UID)
@@ -268,7 +267,7 @@ func (a *attempt) Doubt() []byte {
 	}
 	note := k.s.journal.take(a.sum, k.now)
 	if note != nil {
-		a.Intend(note) // for another kill
+		a.Intend(note) // the server may be killed again
 	}
 	return note
 }
@@ -276,22 +275,22 @@ func (a *attempt) Doubt() []byte {
 // Intend implements nfs.Noter. Doubt must have been called before: it computes the hash.
 func (a *attempt) Intend(note []byte) { a.k.s.journal.begin(a.slot, a.seq, a.sum, note) }
 
-// done implements nfs.Noter for operations that are not journaled.
+// done is the nfs.Noter of operations that the journal does not record.
 type done struct{}
 
 func (done) Journaled() bool { return false }
 func (done) Intend([]byte)   {}
 func (done) Doubt() []byte   { return nil }
 
-// once finds out whether an operation has changed names in the current directory's store before the
-// server was killed. The arguments of the operation begin at from. Only the first changing
-// operation of a compound uses the journal. In a session the record is that of the slot. A compound
-// of version 4.0 that names no client uses the journal of the duplicate request cache, by its RPC
-// call.
+// once returns the means to find out whether an earlier execution of an operation, before the
+// server was killed, has changed names in the current directory. The arguments of the operation
+// begin at from. Only the first changing operation of a compound uses the journal, in the record of
+// its slot. In version 4.0, a compound that names no client uses the journal of the duplicate
+// request cache instead, by its RPC call.
 func (k *compound) once(from xdr.Decoder) nfs.Once {
 	o := nfs.Once{Call: done{}, FS: k.cur.x.FS}
 	switch {
-	case k.noted: // a client has no more than one in a compound
+	case k.noted: // a compound has at most one record
 	case k.executing:
 		k.attempt = attempt{k: k, slot: slotKey{k.use.Session.ID, k.use.Slot}, seq: k.use.Sequence, from: from}
 		o.Call = &k.attempt

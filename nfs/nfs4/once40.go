@@ -7,17 +7,17 @@ import (
 
 // Once reports whether a compound of version 4.0 has to go through the duplicate request cache:
 // whether it contains an operation that must not be executed twice. Later versions have sessions
-// for that (RFC 8881 section 2.10.6). Once only looks at the arguments, which may be anything, and
-// stops at the first operation that it does not know: the whole compound goes through the cache
-// then.
+// for that (RFC 8881 section 2.10.6). Once only looks at the arguments, which may be anything. It
+// stops at the first operation that it does not know, and the whole compound then goes through the
+// cache.
 //
 //	may be executed twice   all that reads, and WRITE, COMMIT, RENEW
 //	cached                  CLOSE, CREATE, LINK, LOCK, OPEN, REMOVE, RENAME, SETATTR, ...
 //
-// Caching READ and READDIR would copy their data for each call. A WRITE that is executed twice
-// writes the same bytes to the same place. The second execution may come after a later write of
-// another client, as with version 3. The limits of the items are those of the handlers: a longer
-// item fails there too, and a compound that fails to decode needs no cache for what precedes.
+// The cache would have to copy the data of READ and READDIR for each call. A WRITE that is executed
+// twice writes the same bytes to the same place. Its second execution may overwrite a later write
+// of another client, as in version 3. The limits of the items are those of the handlers: a longer
+// item fails there too, and what the compound did before needs no cache.
 //
 // Once looks at no more than opsMax operations. The compound ends there (RESOURCE).
 func Once(d xdr.Decoder) bool {

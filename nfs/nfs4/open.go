@@ -13,7 +13,7 @@ type opening struct {
 	change changeInfo // of the directory; zero for an OPEN by file handle
 	set    Bitmap     // attributes that were set at creation
 	made   bool       // this OPEN made the file, perhaps before the server was killed
-	// The next two are of an OPEN by name that may make the file.
+	// The next two are set for an OPEN by name that may make the file.
 	once      nfs.Once
 	truncated bool // the same OPEN truncated the file before the server was killed
 }
@@ -53,8 +53,8 @@ func open(k *compound) nfs.Status {
 //	DELEGATE_CUR,   tells the server of an open that it made    GRACE
 //	DELEG_CUR_FH    locally, before it returns the delegation
 //
-// A failure after step 2 does not remove a file that step 2 has made. Nothing can fail after step
-// 7: the loop has made sure before the handler that the longest result fits into the reply.
+// If a step after step 2 fails, a file that step 2 has made stays. Nothing fails after step 7:
+// admit has made sure before that the longest result fits into the reply.
 func (k *compound) openFile(a *openArgs) nfs.Status {
 	switch {
 	case a.access == 0, a.deny > state.Both, a.want&^k.wants() != 0, a.want&wantMask > wantCancel:
@@ -112,12 +112,12 @@ func (k *compound) openFile(a *openArgs) nfs.Status {
 	}
 	if opening.Pinned, st = k.pin(); st != nfs.OK {
 		if a.claim == ClaimNull || a.claim == claimDelegCur {
-			st = nfs.ErrJukebox // removed since it was looked up: the name may be another file's now
+			st = nfs.ErrJukebox // removed since the lookup: the name may have another file now
 		}
 		return st
 	}
-	// JUKEBOX is DELAY: a delegation is being recalled, or a limit is reached. await returns
-	// false at once in the second case.
+	// JUKEBOX is DELAY: a delegation is being recalled, or a limit is reached. For a limit, await
+	// returns false at once.
 	got, st := k.client.Open(k.now, &opening)
 	for st == nfs.ErrJukebox && k.s.await(opening.File) {
 		got, st = k.client.Open(k.now, &opening)
@@ -155,9 +155,8 @@ func (k *compound) openFile(a *openArgs) nfs.Status {
 	e.Uint32(flags)
 	f.set.Encode(e)
 	id, ok := k.delegate(a)
-	// The client asks for an open only if there is no delegation (RFC 9754 section 4). An open that
-	// the client had before stays, and so does one that denies something: a delegation denies
-	// nothing.
+	// The client wants no open if it gets a delegation (RFC 9754 section 4). An open that the client
+	// had before stays. So does an open that denies something, because a delegation denies nothing.
 	if ok && a.want&wantXor != 0 && got.New && a.deny == 0 && a.claim != ClaimPrevious {
 		k.client.Revert(&got)
 		clear(e.B[at : at+resStateid])
@@ -183,9 +182,9 @@ func (k *compound) openHandle(a *openArgs) (f opening, st nfs.Status) {
 }
 
 // openName is an OPEN of a name in the current directory (CLAIM_NULL, CLAIM_DELEGATE_CUR), which
-// may make the file. Lookup and creation are two calls of the store, and others may act between
-// them. So openName creates with Guarded, and repeats both calls if another client has made the
-// name by then. After 8 attempts the client is answered DELAY: two clients that create and remove
+// may make the file. Lookup and creation are two calls of the store, and other clients may act
+// between them. So openName creates with Guarded, and repeats both calls if the name exists by
+// then. After 8 attempts the client is answered DELAY, so that two clients that create and remove
 // the same name cannot occupy a worker.
 //
 //	createmode    name is free       name exists
@@ -263,10 +262,10 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 	return f, nfs.ErrJukebox
 }
 
-// openedBefore finds out what this OPEN did before the server was killed, and reports whether it
+// openedBefore reports whether an earlier execution of this OPEN, before the server was killed,
 // made the file. The journal (once.go) has a record of the OPEN if the server was killed between
-// the creation and the reply. Without this, a repeated GUARDED4 would be EXIST for the client's own
-// file. err says that the file could not be made stable.
+// the creation and the reply. Without the record, a repeated GUARDED4 would be EXIST for the
+// client's own file. err says that the file could not be made stable.
 func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool) (yes bool, err error) {
 	h := &f.file.h
 	if !found {
@@ -278,8 +277,8 @@ func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool
 		return false, nil // another client made it after the kill
 	}
 	f.made, f.set, f.change = true, a.attrs, k.changed(dir, &blockstore.Wcc{})
-	// The Linux client takes a file for one that it made only if the directory changed. It would
-	// check the mode otherwise.
+	// The Linux client believes that it made the file only if the change attribute of the directory
+	// differs. Otherwise it would check the mode.
 	f.change.before = f.change.after - 1
 	if !finished {
 		err = f.once.Complete(k.who(dir), dir.h, f.file.h, &f.attr, &a.set.SetAttr)
@@ -289,8 +288,8 @@ func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool
 }
 
 // timesSet is added to the attrset of an exclusive OPEN. A store may keep the verifier in the times
-// of the file. The attrset says so, and the client then sets both times by SETATTR (RFC 8881
-// section 18.16.3).
+// of the file. attrset tells the client so, and it sets both times by SETATTR (RFC 8881 section
+// 18.16.3).
 var timesSet = BitmapOf(AttrTimeAccess, AttrTimeModify)
 
 // makeExclusive makes a file once for each verifier, however often the OPEN is repeated, and sets
@@ -298,8 +297,8 @@ var timesSet = BitmapOf(AttrTimeAccess, AttrTimeModify)
 // same verifier finds it and sets the attributes.
 func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Status {
 	fs, who := dir.x.FS, k.who(dir)
-	// A server that was killed may have lost the verifier, and a WRITE overwrites it, as it is kept
-	// in the times. The journal knows better.
+	// A server that was killed may have lost the verifier, and a WRITE overwrites the times in which
+	// it is kept. So the journal is asked first.
 	if f.once.Call.Journaled() {
 		var err error
 		f.file.h, f.attr, err = fs.Lookup(who, dir.h, a.name)
@@ -339,18 +338,19 @@ func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Statu
 }
 
 // mayOpen checks the type of a file, and the caller's access to it. A client that has just made a
-// file may open it whatever its mode is, as open(2) with O_CREAT can. Its owner may open it again
-// by its handle: a client does so to reclaim, when the mode may have changed since.
+// file may open it whatever the mode is, as with O_CREAT of open(2). The owner may open a file
+// again by its handle, because a client reclaims its opens in this way, and the mode may have
+// changed since.
 func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 	switch f.attr.Type {
 	case blockstore.TypeReg:
 	case blockstore.TypeDir:
 		return nfs.ErrIsDir
 	default:
-		return nfs.ErrSymlink // of special files too: the Linux client knows no WRONG_TYPE here
+		return nfs.ErrSymlink // also for special files: the Linux client does not know WRONG_TYPE here
 	}
-	// To deny others reading takes the permission to write, as with the Linux server. Otherwise any
-	// reader of a file could keep all others from it.
+	// To deny others reading, the caller needs the permission to write, as with the Linux server.
+	// Otherwise any reader of a file could keep all others from it.
 	writing := a.access&state.Write != 0 || a.deny&state.Read != 0
 	if writing && f.file.readOnly() {
 		return nfs.ErrROFS
@@ -364,7 +364,7 @@ func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 	case err != nil:
 		return nfs.StatusOf(err)
 	case a.access&state.Read != 0 && got&reads == 0, writing && got&writes == 0:
-		return nfs.ErrAcces // to execute a file it has to be read
+		return nfs.ErrAcces // executing a file requires reading it
 	}
 	return nfs.OK
 }

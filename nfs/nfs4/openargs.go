@@ -29,21 +29,26 @@ const (
 	claimDelegCurFH  = 5
 	claimDelegPrevFH = 6
 
-	// rflags of the result. OPEN4_RESULT_LOCKTYPE_POSIX says that the server splits and merges the
-	// ranges of one lock-owner, as fcntl(2) does. OPEN4_RESULT_MAY_NOTIFY_LOCK says that the server
-	// sends CB_NOTIFY_LOCK: a client then seldom polls. PRESERVE_UNLINKED is never set, because a
-	// pin of the file can fail (pin.go), and a client that sees the flag removes an open file
-	// instead of renaming it. OPEN4_RESULT_NO_OPEN_STATEID says that there is a delegation and no
-	// open (RFC 9754 section 4).
+	// rflags of the result:
+	//
+	//	LOCKTYPE_POSIX       the server splits and merges the ranges of a lock-owner, as fcntl(2) does
+	//	MAY_NOTIFY_LOCK      the server sends CB_NOTIFY_LOCK, so the client seldom has to poll
+	//	NO_OPEN_STATEID      there is a delegation and no open (RFC 9754 section 4)
+	//	PRESERVE_UNLINKED    never set: a client that sees it removes an open file instead of
+	//	                     renaming it, but a pin of the file can fail (pin.go)
 	resultLocktype  = 4
 	resultNoOpen    = 0x10
 	resultMayNotify = 0x20
 )
 
-// encodeOpenArguments appends open_arguments (RFC 9754 section 3): what OPEN supports, as a bitmap4
-// for each of share_access, share_deny, wants, claims and createmodes. A client uses nothing newer
-// than RFC 7862 that is not in it. The bits of wants are the bits of share_access for signals and
-// newer wants, and the number in bits 8 to 15 for others.
+// encodeOpenArguments appends open_arguments (RFC 9754 section 3), by which the server announces
+// what OPEN supports:
+//
+//	bitmap4 share_access | bitmap4 share_deny | bitmap4 wants | bitmap4 claims | bitmap4 createmodes
+//
+// Of what is newer than RFC 7862, a client uses only what is in them. A want is a bit by its place
+// in share_access if it is a signal or newer than RFC 8881. The older wants are numbers in bits 8
+// to 15 of share_access, and the number is the bit here.
 func encodeOpenArguments(e *xdr.Encoder, _ *subject) {
 	const all = 1<<4 - 1
 	for _, bits := range [...]uint32{
@@ -87,7 +92,7 @@ type openArgs struct {
 	verf               [VerifierLen]byte // of the two exclusive modes
 	set                attrSet
 	attrs              Bitmap     // the attributes in set, which the result repeats
-	fault              nfs.Status // attributes that decode and cannot be set
+	fault              nfs.Status // status for attributes that decode and cannot be set
 	claim              uint32
 	name               string // empty for the claims by file handle
 	deleg              uint32 // ClaimPrevious: the type of the delegation

@@ -5,7 +5,7 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// Delegations as clients of other protocols see them; see nfs.Delegations.
+// The delegations as servers of other protocols see them: Server implements nfs.Delegations.
 
 var _ nfs.Delegations = (*Server)(nil)
 

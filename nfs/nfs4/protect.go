@@ -5,7 +5,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// State protection (state_protect_how4). Package state has its rules.
+// State protection (state_protect_how4). Package state applies it.
 const (
 	protectNone     = 0
 	protectMachCred = 1
@@ -13,9 +13,9 @@ const (
 )
 
 // mustEnforce has the operations that only the machine may send. mayAllow has those that the
-// machine may send with any flavor, if the client asks for that. Bit n is operation n. Both are
-// those of knfsd: the Linux client gives up state protection if a server enforces more
-// (nfs4_sp4_select_mode).
+// machine may send with any flavor, if the client asks for that in EXCHANGE_ID. Bit n is operation
+// n. Both sets are those of knfsd: the Linux client does without state protection if a server
+// enforces more (nfs4_sp4_select_mode).
 const (
 	mustEnforce = 1<<OpBindConnToSession | 1<<OpExchangeID | 1<<OpCreateSession | 1<<OpDestroySession |
 		1<<OpDestroyClientID
@@ -49,10 +49,10 @@ func encodeProtection(e *xdr.Encoder, p *state.Protection) {
 	}
 }
 
-// cleansUp reports whether a call enters an export that does not accept the flavor of the call.
-// This is allowed if the caller is the machine of a client with state protection, and the call
-// releases state: the credential of the user may have expired. The Linux client always closes files
-// so, with krb5i.
+// cleansUp reports whether a call may enter an export although the export does not accept the
+// call's flavor. That is so if the caller is the machine of a client with state protection, and the
+// call releases state: the credential of the user may have expired. With krb5i the Linux client
+// always closes files in this way.
 //
 //	SEQUENCE PUTFH [GETATTR] CLOSE, DELEGRETURN, LOCKU or OPEN_DOWNGRADE
 //

@@ -18,9 +18,9 @@ import (
 // directories that lead to exports. A client sees a directory only if an export at it or below it
 // is for that client.
 //
-// A name under which an export appears is a node of the tree. An export below another export is a
-// node too. It covers the entry that the outer export has under that name. The alias "/" of an
-// export is for version 3 alone: in version 4 every export has its own name.
+// Each name of an export is a node of the tree. An export below another export is a node too. It
+// covers the entry that the outer export has under that name. Only version 3 has the alias "/" of
+// an export: in version 4 every export has its own name.
 //
 // With the exports /a/b and /a/b/c/d the tree is:
 //
@@ -65,13 +65,13 @@ type tree struct {
 	made     time.Time        // all times of all directories
 }
 
-// treeCache has the tree of the export list that was current at the last call. A tree is made again
-// when the list has changed. Two goroutines may make the same tree at one time. The later Store
-// wins, and the other tree stays valid for the compound that uses it.
+// treeCache has the tree of the export list that was current at the last call. When the list has
+// changed, the tree is made again. Two goroutines may make it at the same time. Then the later
+// Store stays, and the compound with the other tree still uses that one.
 type treeCache = atomic.Pointer[tree]
 
-// pseudo returns the tree of the current export list. The address of the first element tells lists
-// apart: a Table never changes a list in place. The cached tree refers to its list, so that no new
+// pseudo returns the tree of the current export list. A Table never changes a list in place, so the
+// address of the first element identifies a list. The cached tree refers to its list, so no new
 // list can get the same address.
 func (s *Server) pseudo() *tree {
 	list := s.cfg.Exports.Exports()
@@ -146,9 +146,9 @@ func (n *node) child(name string) *node {
 	return nil
 }
 
-// visible reports whether the directory leads to an export for a client. It reports true as well
-// while the client's name is being resolved: Admits returns ErrJukebox then. NOENT would be wrong
-// there, because clients cache a name that does not exist.
+// visible reports whether the directory leads to an export for a client. While the client's name is
+// being resolved (Admits returns ErrJukebox) it returns true. NOENT would be wrong then, because
+// clients cache that a name does not exist.
 //
 // Neither the flavor of the call nor TLS counts here. RFC 8881 section 7.8 wants one view of the
 // namespace for all flavors; a client of the wrong flavor gets WRONGSEC at the export.
@@ -172,8 +172,8 @@ func (t *tree) attr(n *node) blockstore.Attr {
 }
 
 // object is what a file handle stands for: a node of the pseudo file system, or an object of an
-// export. It is a value and owns nothing. A store does not learn when an object is dropped: an open
-// or a delegation pins a file (see pin.go), a file handle alone does not.
+// export. It is a value and owns nothing. An open or a delegation pins a file (see pin.go), but a
+// file handle does not.
 //
 //	                             node   x     rule   h
 //	no file handle               nil    nil   nil    zero
@@ -185,8 +185,8 @@ type object struct {
 	x    *nfs.Export
 	rule *nfs.ClientRule // of the client; deniedRule if it has no access any more
 	h    blockstore.Handle
-	// foreign is a file handle of another server, the source of a COPY, and aliases the call. The
-	// other fields are zero then; see compound.foreign.
+	// foreign is a file handle of another server, the source of a COPY. It aliases the call. The other
+	// fields are zero then; see compound.foreign.
 	foreign []byte
 }
 
@@ -239,8 +239,8 @@ func (k *compound) at(n *node) (object, nfs.Status) {
 	return object{node: n}, nfs.OK
 }
 
-// mountpoint returns the node at which the export of o is mounted if o is the root of that export,
-// else nil. By it LOOKUPP leaves an export: in a store ".." of the root is the root itself.
+// mountpoint returns the node at which the export of o is mounted, if o is the root of that export;
+// else nil. LOOKUPP leaves an export in this way: in a store ".." of the root is the root itself.
 func (k *compound) mountpoint(o *object) *node {
 	if o.x == nil {
 		return nil
@@ -255,10 +255,9 @@ func (k *compound) mountpoint(o *object) *node {
 	return n
 }
 
-// over returns the node that covers a name of an export's directory, nil if there is none for this
-// client. Two kinds of exports cover names: an export with a Place in this very directory, and
-// below the root of an export the children of its node. Where there are neither, over calls no
-// store.
+// over returns the node under a name in an export's directory, or nil if there is none for this
+// client. It is the node of an export with a Place in this directory, or, in the root directory of
+// an export, a child of the export's node. If there are neither, over calls no store.
 func (k *compound) over(dir *object, name string) *node {
 	if dir.x == nil {
 		return nil
@@ -289,10 +288,10 @@ func (s *Server) below(dir *object, name string) *node {
 
 // walk looks a name up in a directory, for LOOKUP and SECINFO. The caller has checked the name.
 //
-// A node with an export goes before an entry of the store. The caller still needs the permission to
-// search the directory, which the store does not check here because it is not asked for the name. A
-// node without an export counts only if the store has no such entry: it must not hide a directory
-// of the outer export.
+// A node with an export takes precedence over an entry of the store. The store is not asked for the
+// name then, so walk itself checks that the caller may search the directory. A node without an
+// export counts only if the store has no such entry: it must not hide a directory of the outer
+// export.
 func (k *compound) walk(dir *object, name string) (object, nfs.Status) {
 	if dir.node != nil {
 		if c := dir.node.child(name); c != nil {
@@ -327,9 +326,9 @@ func (k *compound) maySearch(dir *object) nfs.Status {
 	return nfs.StatusOf(err)
 }
 
-// within returns the status of an operation on the entries of a directory. If the file handle is
-// that of a symlink the status is SYMLINK, else NOTDIR. The Linux server does so in every such
-// operation. GetAttr is called only on this error.
+// within returns the status of an operation on the entries of a directory that failed. NOTDIR
+// becomes SYMLINK if the file handle is that of a symlink, as in the Linux server. Only after
+// NOTDIR it asks the store for the type.
 func (k *compound) within(dir *object, err error) nfs.Status {
 	st := nfs.StatusOf(err)
 	if st != nfs.ErrNotDir {

@@ -21,12 +21,12 @@ const (
 
 // readPlus is READ_PLUS (RFC 7862 section 15.10): a list of parts. Each part is data, or a hole of
 // some length. No part goes beyond the requested range. Holes and data can change while the list is
-// made; each part was true when it was read. A file with many small holes has a part for each. The
-// headers of parts reduce the room for data, and the reply ends when there is no more room. Holes
-// count like data.
+// made; each part was right when it was read. A file with many small holes has a part for each. The
+// headers of parts reduce the room for data, and the reply ends when there is no more room. Bytes
+// of holes count as bytes read.
 //
-// The data is not eligible for direct placement (RFC 8267 has no such item of it), so the data is
-// copied into the reply itself. The transport frees the memory of a long reply after it.
+// The data is not eligible for direct placement, because RFC 8267 does not list it. So it is copied
+// into the reply itself. The transport frees the memory of a long reply when it was sent.
 func readPlus(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
@@ -64,9 +64,9 @@ type parts struct {
 	n    uint32 // parts so far
 }
 
-// fill appends parts up to the end of the range, of the file, or of the room. A store that cannot
-// find holes gives one part of data. Each turn of the loop either moves pos or ends, also if others
-// change the file between Seek and ReadAt.
+// fill appends parts up to the end of the range, of the file, or of the room. If the store cannot
+// find holes, there is one part of data. Each round of the loop either moves pos or ends, even if
+// others change the file between Seek and ReadAt.
 func (p *parts) fill() (eof bool, err error) {
 	k := p.k
 	fs, who, h := k.cur.x.FS, k.who(&k.cur), k.cur.h

@@ -7,10 +7,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// digestMax is how many bytes of a request its digest covers: all of them, except of a WRITE with
-// more data. If the transport has moved data out of the stream (over RDMA the data of a Read
-// chunk), the digest covers only the length of that data. digestChunk bounds one CRC; it does not
-// change which requests differ.
+// digestMax is how many bytes of a request its digest covers. That is all of them, except for a
+// WRITE with more data. If the transport has moved data out of the stream (over RDMA the data of a
+// Read chunk), the digest covers only the length of that data. digestChunk bounds one CRC; it has
+// no influence on which requests are told apart.
 const (
 	digestMax   = 64 << 10
 	digestChunk = 1 << 10
@@ -30,7 +30,8 @@ func digest(args xdr.Decoder, c *rpc.Cred) uint64 {
 	sum := uint64(14695981039346656037)
 	mix := func(w uint32) { sum = (sum ^ uint64(w)) * prime }
 	mix(uint32(args.Remaining()))
-	// Where the segments of a message end must not count: a retry may come in others.
+	// The result must not depend on where the message is split into segments: a retry may be split
+	// elsewhere.
 	for range digestMax / digestChunk {
 		crc, n := uint32(0), 0
 		for n < digestChunk {
@@ -50,15 +51,15 @@ func digest(args xdr.Decoder, c *rpc.Cred) uint64 {
 	return max(sum, 1)
 }
 
-// alwaysCached is how long a reply may be, in bytes, that is cached though sa_cachethis is false
-// (RFC 8881 section 2.10.6.1.3), so that hardly any retry gets RETRY_UNCACHED_REP. The Linux client
-// takes that error as leave to send the operations again with the next sequence number. A change
-// would then be made twice: so replies to changes are cached whatever the client asked for.
+// alwaysCached is the longest reply, in bytes, that is cached although sa_cachethis is false (RFC
+// 8881 section 2.10.6.1.3). So hardly any retry gets RETRY_UNCACHED_REP. After this error the Linux
+// client sends the operations again with the next sequence number, and a change would be made
+// twice. So replies to changes are cached whatever the client asked for.
 const alwaysCached = 512
 
-// finish ends the use of the slot, with the reply to cache or with none. It must run before the
-// transport sends the reply: the client may use the slot again at once, and a slot that is still in
-// use is SEQ_MISORDERED.
+// finish ends the use of the slot, and gives it the reply to cache, or none. It must run before the
+// transport sends the reply. The client may use the slot again at once, and would get
+// SEQ_MISORDERED if the slot were still in use.
 //
 //	sa_cachethis                          cached; tooBig has bounded it by ca_maxresponsesize_cached
 //	with bulk data (READ, READ_PLUS)      not cached
@@ -103,11 +104,11 @@ func (k *compound) finish() {
 	}
 }
 
-// replay makes a cached reply the reply of this call. kept is this call's copy of it, so the slot
-// may be used again while the transport sends. Bulk results point into kept, so no code may change
-// kept afterwards. Everything behind base is replaced: the SEQUENCE result that the client gets is
-// the cached one, with the flags of that time (RFC 8881 section 2.10.6.2). finish wrote kept, so
-// its lengths need no check.
+// replay makes a cached reply the reply of this call. kept is this call's copy, so the slot may be
+// used again while the transport sends. Bulk results point into kept, so nothing may change kept
+// afterwards. replay replaces everything behind base. The client gets the cached result of
+// SEQUENCE, with the flags of that time (RFC 8881 section 2.10.6.2). finish wrote kept, so its
+// lengths need no check.
 func (k *compound) replay(kept []byte) {
 	e := &k.c.Res
 	d := xdr.NewDecoder(kept)

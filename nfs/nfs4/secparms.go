@@ -6,9 +6,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// decodeSecParms reads the callback_sec_parms4 of a session. It returns the first credential that
-// the server can use for callbacks. ok is false if there is none. The server does not use
-// RPCSEC_GSS: no client answers it.
+// decodeSecParms reads the callback_sec_parms4 of a session, and returns the first credential that
+// the server can use for callbacks. ok is false if there is none. RPCSEC_GSS is not used in
+// sessions, because no client answers it.
 func decodeSecParms(d *xdr.Decoder) (cred *rpc.Cred, ok bool) {
 	n := d.Uint32()
 	if n > secParmsMax {

@@ -18,11 +18,10 @@ import (
 // Config describes a Server.
 type Config struct {
 	nfs.Config
-	// Identity identifies this server, over restarts and at all addresses (server_owner4,
-	// server_scope). It may be any bytes; clients see a hash. Clients take two servers with the
-	// same Identity for one server. Two machines must not have the same one: a client could then
-	// use the sessions and client IDs of the first machine at the second (trunking, RFC 8881
-	// section 2.10.5).
+	// Identity identifies this server, over restarts and at all its addresses (server_owner4,
+	// server_scope). It may be any bytes; clients see a hash. Clients take two servers with the same
+	// Identity for one server. So two machines must have different ones: otherwise a client could use
+	// sessions and client IDs of one machine at the other (trunking, RFC 8881 section 2.10.5).
 	Identity []byte
 	// Boot is different for each start of the server: it is a part of client IDs, session IDs and
 	// stateids, and tells a client that the server has restarted. Locks is the table of byte-range
@@ -46,10 +45,9 @@ type Config struct {
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
 	// of the same table; nil means never.
 	OthersReclaim func() bool
-	// Calls is memory that outlives the process, a shared mapping of a file as a rule. The journal
-	// of calls is in it, so that a call which is sent again after a kill is not executed again.
-	// nil: it is executed again. The memory belongs to the caller, and must stay mapped until the
-	// last call has ended.
+	// Calls is memory for the journal of calls (once.go). It outlives the process, as a shared mapping
+	// of a file does. A call that is sent again after a kill is then not executed again. nil: it is.
+	// The memory belongs to the caller, and must stay mapped until the last call has ended.
 	Calls []byte
 	// Limits are the bounds of state.Config. New overwrites its other fields. Zero bounds have
 	// defaults.
@@ -59,12 +57,11 @@ type Config struct {
 	// UTF8 refuses names of files that are not UTF-8; otherwise they are bytes. The Linux client
 	// sends the bytes of its programs unchanged, so UTF8 makes old names in Latin-1 unreachable.
 	UTF8 bool
-	// Names are what users and groups are called; nil means by number.
+	// Names translates users and groups to names; nil: to numbers.
 	Names nfs.Names
-	// CallBack makes the Caller of a client of version 4.0. The server calls the client on a
-	// connection of its own, at an address that the client's own calls come from. CallBack must not
-	// wait, and must not change cb. nil: the server calls no client of version 4.0, and none gets a
-	// delegation.
+	// CallBack makes the Caller for a client of version 4.0. The server calls such a client on a
+	// connection of its own, to an address from which the client's calls come. CallBack must not wait,
+	// and must not change cb. nil: no client of version 4.0 is called, and none gets a delegation.
 	CallBack func(cb *state.Callback) rpc.Caller
 	// CopyPartners are the servers that take part in copies between servers; nil: there are none.
 	CopyPartners CopyPartners
@@ -86,10 +83,10 @@ type Server struct {
 	tree     treeCache
 	pool     sync.Pool // of *compound
 
-	// Background work locks background for reading; each callback then locks calling for reading.
-	// Pause locks both for writing and sets paused. To read paused, one of the two locks is enough.
-	// A goroutine that holds one of them must not wait for a client: Pause, and so the upgrade of
-	// the server, would wait for the client too.
+	// Background work locks background for reading. Inside of it, each callback locks calling for
+	// reading. Pause locks both for writing and sets paused, so one of the two is enough to read
+	// paused. A goroutine with one of these locks must not wait for a client: Pause, and so an
+	// upgrade, would wait for the client too.
 	calling, background sync.RWMutex
 	paused              bool
 
@@ -106,21 +103,22 @@ type Server struct {
 	journal                  journal
 	getattrs                 atomic.Uint64 // CB_GETATTRs
 	recallAnys               atomic.Uint64 // CB_RECALL_ANYs
-	unleased                 atomic.Uint64 // delegations of files whose store cannot watch other users of the host
-	unpinned                 atomic.Uint64 // opens that end with the last name of their file: no descriptor was free
-	hostOpens                atomic.Uint64 // delegations that other users of the host had recalled
-	deniedCalls              atomic.Uint64 // calls for sessions or clients of others
-	fullNoted                atomic.Int64  // when a refusal for want of room was last logged
-	refusedNoted             atomic.Uint64 // refusals up to then
+	unleased                 atomic.Uint64 // delegations of files for which the store has no lease of the host
+	unpinned                 atomic.Uint64 // opens without a pin, because no descriptor was free
+	hostOpens                atomic.Uint64 // delegations that were recalled for programs of the host
+	deniedCalls              atomic.Uint64 // calls that name a session or client of somebody else
+	fullNoted                atomic.Int64  // when noteFull last logged
+	refusedNoted             atomic.Uint64 // refusals for want of room, up to then
 	deniedNoted              atomic.Int64  // when a denied call was last written to the audit log
 	toWorkers                atomic.Uint64 // compounds begun on a transport's loop that went to a worker
 
-	// observe gets every operation and its status, in tests; otherwise nil.
+	// observe is called with every operation and its status, in tests; otherwise it is nil.
 	observe func(minor, op uint32, st nfs.Status)
 }
 
-// New makes a server. The grace period begins here, so the transports should accept clients soon
-// afterwards: clients that come later have less time to reclaim. Calls is read before New returns.
+// New makes a server. The grace period begins here. Clients that can connect only later have less
+// time to reclaim, so the transports should accept connections soon afterwards. Calls is read
+// before New returns.
 func New(cfg Config) *Server {
 	cfg.SetDefaults()
 	if cfg.Names == nil {
@@ -204,8 +202,8 @@ func (s *Server) Ops() map[string]uint64 {
 	return out
 }
 
-// Names of normal events among the Faults: they also rise while all clients and the server behave
-// well. Alerts should be on the other names.
+// Names of those Faults that are normal events: they also rise if all clients and the server behave
+// well. Alerts should use the other names.
 const (
 	CountReplays       = "nfs4_replays"
 	CountRetriesWaited = "nfs4_retries_waited"

@@ -25,7 +25,7 @@ const (
 		exchPNFSDS | exchUpdate
 )
 
-// implementation is what the server calls itself (nfs_impl_id4).
+// The server's description of itself (nfs_impl_id4).
 const (
 	implDomain = "rstored"
 	implName   = "rstored"
@@ -38,18 +38,18 @@ func (k *compound) principal() state.Principal {
 	return state.Principal{Flavor: k.c.Cred.Flavor, UID: k.c.Cred.UID}
 }
 
-// integrity reports whether the credential of the call protects all of it.
+// integrity reports whether the credential protects the whole call.
 func (k *compound) integrity() bool {
 	return k.c.Cred.Flavor == rpc.AuthKrb5i || k.c.Cred.Flavor == rpc.AuthKrb5p
 }
 
-// by is the caller, and where the call came from.
+// by returns the caller: principal, protection and place.
 func (k *compound) by() *state.By {
 	return &state.By{Principal: k.principal(), Integrity: k.integrity(), From: state.FromPeer(&k.c.Peer)}
 }
 
-// noExport reports whether no export admits the client. An export that does not know yet counts as
-// one that does not admit it.
+// noExport reports whether no export admits the client. An export that is still resolving the
+// client's name counts as one that does not admit it.
 func (k *compound) noExport() bool {
 	return !slices.ContainsFunc(k.s.cfg.Exports.Exports(), func(x *nfs.Export) bool {
 		_, st := x.Admits(&k.c.Peer)
@@ -70,10 +70,10 @@ func decodeImplID(d *xdr.Decoder) {
 	}
 }
 
-// exchangeID is EXCHANGE_ID (section 18.35). It makes a client record, finds one, or updates one;
-// package state has the table of cases. No record counts before its client has confirmed it by
-// CREATE_SESSION, so a client cannot end another's state nor fill memory for long. protect.go has
-// state protection.
+// exchangeID is EXCHANGE_ID (section 18.35). It makes, finds or updates a client record; package
+// state has the table of cases. A record has no effect before its client has confirmed it by
+// CREATE_SESSION. So a client can neither end the state of another one nor fill memory for long.
+// protect.go has state protection.
 func exchangeID(k *compound) nfs.Status {
 	d := &k.c.Args
 	a := state.ExchangeID{
@@ -134,14 +134,15 @@ const (
 	backOpsMax  = 16
 	backMax     = 64 << 10
 	backSlots   = 16
-	sequenceLen = 16 + 4*4 // of SEQUENCE4args less the operation's number
+	sequenceLen = 16 + 4*4 // SEQUENCE4args without the number of the operation
 	secParmsMax = 16
 )
 
-// The least that a channel must have, in bytes (section 18.36.3). On the fore channel that is a
-// SEQUENCE alone with its RPC headers and without a credential, or its result. A smaller channel is
-// of no use. Whether a slightly larger one is enough is for the client to know. On the backchannel
-// it is a recall with its SEQUENCE, a credential and the longest handle, or its result.
+// The least that a channel must have, in bytes (section 18.36.3). For the fore channel that is a
+// SEQUENCE alone with RPC headers and without a credential, or its result. A smaller channel is of
+// no use. The client has to know whether a slightly larger one is enough for it. For the
+// backchannel it is a CB_RECALL with its CB_SEQUENCE, a credential and the longest handle, or its
+// result.
 const (
 	requestMin      = 128
 	responseMin     = 96
@@ -149,8 +150,8 @@ const (
 )
 
 // backTooSmall reports whether the backchannel that a client describes is too small for any
-// callback. A description of zeros means that there is to be none; that is allowed unless the
-// client asks for a backchannel at once (wanted).
+// callback. All zeros mean that the client wants none. That is allowed, unless it asks for a
+// backchannel in the same call (wanted).
 func backTooSmall(c *state.Channel, wanted bool) bool {
 	if *c == (state.Channel{}) && !wanted {
 		return false
@@ -158,7 +159,10 @@ func backTooSmall(c *state.Channel, wanted bool) bool {
 	return c.MaxRequest < state.BackRequestMin || c.MaxResponse < backResponseMin || c.MaxOps < state.BackOpsMin
 }
 
-// DecodeChannel reads a channel_attrs4.
+// DecodeChannel reads a channel_attrs4 (RFC 8881 section 18.36.1), a list of uint32:
+//
+//	ca_headerpadsize | ca_maxrequestsize | ca_maxresponsesize | ca_maxresponsesize_cached
+//	ca_maxoperations | ca_maxrequests | number of ca_rdma_ird, 0 or 1 | ca_rdma_ird, if it is 1
 func DecodeChannel(d *xdr.Decoder) (c state.Channel) {
 	d.Uint32() // header padding: none
 	c.MaxRequest, c.MaxResponse, c.MaxCached = d.Uint32(), d.Uint32(), d.Uint32()
@@ -166,21 +170,22 @@ func DecodeChannel(d *xdr.Decoder) (c state.Channel) {
 	switch d.Uint32() {
 	case 0:
 	case 1:
-		d.Uint32() // RDMA READs at a time: for connections that change to RDMA
+		d.Uint32() // ca_rdma_ird, RDMA READs in flight: for connections that step up to RDMA
 	default:
 		d.Fail(xdr.ErrLength)
 	}
 	return c
 }
 
-// EncodeChannel appends a channel_attrs4.
+// EncodeChannel appends a channel_attrs4 without ca_rdma_ird, in the layout that DecodeChannel
+// reads.
 func EncodeChannel(e *xdr.Encoder, c *state.Channel) {
 	for _, v := range [...]uint32{0, c.MaxRequest, c.MaxResponse, c.MaxCached, c.MaxOps, c.MaxSlots, 0} {
 		e.Uint32(v)
 	}
 }
 
-// grant lowers each limit that a client asked for to the most that the server grants.
+// grant reduces each limit that a client asked for to the server's own limit.
 func grant(c, most *state.Channel) {
 	c.MaxRequest = min(c.MaxRequest, most.MaxRequest)
 	c.MaxResponse = min(c.MaxResponse, most.MaxResponse)
@@ -200,9 +205,9 @@ const (
 // sequence of its own (csa_sequence), and the client record caches the last reply: a retry makes no
 // second session.
 //
-// The server grants only one flag, CONN_BACK_CHAN, if the transport can make calls. It does not
-// grant PERSIST, because the reply cache does not outlive the server, nor CONN_RDMA, because an
-// RDMA connection is one from its beginning.
+// The server grants only one flag: CONN_BACK_CHAN, if the transport can make calls. It does not
+// grant PERSIST, because the reply cache does not outlive the server. It does not grant CONN_RDMA,
+// because an RDMA connection is one from its beginning.
 func createSession(k *compound) nfs.Status {
 	d := &k.c.Args
 	a := state.CreateSession{
@@ -255,9 +260,9 @@ func createSession(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// destroySession is DESTROY_SESSION (section 18.37). Only the last operation of a compound can
-// destroy the session in use: the slot could not cache the results of operations that follow. The
-// caller must be the session's client, because a session ID is no secret on the wire.
+// destroySession is DESTROY_SESSION (section 18.37). A compound can destroy its own session only by
+// its last operation, because the slot could not cache the results of further ones. The caller must
+// be the session's client: session IDs can be read on the wire.
 func destroySession(k *compound) nfs.Status {
 	id := DecodeSessionID(&k.c.Args)
 	switch {
@@ -279,7 +284,8 @@ func destroyClientID(k *compound) nfs.Status {
 	return k.s.state.DestroyClient(id, k.by())
 }
 
-// setSSV is SET_SSV (section 18.47). The server grants no client the protection by SSV.
+// setSSV is SET_SSV (section 18.47). It is INVAL, because the server grants no client state
+// protection by SSV.
 func setSSV(*compound) nfs.Status { return nfs.ErrInval }
 
 // reclaimComplete is RECLAIM_COMPLETE (section 18.51). The client gets no reclaims after it. When
@@ -292,7 +298,7 @@ func reclaimComplete(k *compound) nfs.Status {
 	case one && !k.cur.set():
 		return nfs.ErrNoFileHandle
 	case one:
-		return nfs.OK // state does not move with a file system
+		return nfs.OK // RECLAIM_COMPLETE of one file system: state does not move with file systems
 	}
 	return k.client.ReclaimComplete()
 }
@@ -306,7 +312,7 @@ func reclaimComplete(k *compound) nfs.Status {
 //	the number, other bytes   SEQ_FALSE_RETRY: the digest differs
 //	any other                 SEQ_MISORDERED
 //
-// A client can occupy one worker for each slot by retries that wait; slotsMax and the transport's
+// Each slot can have one retry that waits and occupies a worker. slotsMax and the transport's
 // credits bound that.
 func sequence(k *compound) nfs.Status {
 	d := &k.c.Args
@@ -355,8 +361,8 @@ func sequence(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// putSequence appends a SEQUENCE4resok. The target for slots is the number that the session has:
-// the server never asks a client to use fewer.
+// putSequence appends a SEQUENCE4resok. The target for slots is the number that the session has,
+// because the server never asks a client to use fewer.
 func (k *compound) putSequence(r *state.Request, x *state.Session) {
 	e := &k.c.Res
 	e.Fixed(r.Session[:])

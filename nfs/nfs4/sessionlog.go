@@ -9,7 +9,7 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// changed records in the audit log that a client was established, or has ended.
+// changed writes into the audit log that a client was established, or has ended.
 func (s *Server) changed(what state.Change, c state.ClientInfo) {
 	args := []any{"client_id", fmt.Sprintf("%#016x", c.ID), "owner", strconv.QuoteToGraphic(c.Owner)}
 	if what == state.Ended {
@@ -20,7 +20,7 @@ func (s *Server) changed(what state.Change, c state.ClientInfo) {
 }
 
 // due reports whether a message that is logged once in a period may be logged now. last is the time
-// of the previous message.
+// of the previous message; due updates it.
 func (s *Server) due(last *atomic.Int64, period time.Duration) bool {
 	before, now := last.Load(), s.cfg.Now().UnixNano()
 	if before != 0 && now-before < int64(period) && now >= before {
@@ -29,7 +29,7 @@ func (s *Server) due(last *atomic.Int64, period time.Duration) bool {
 	return last.CompareAndSwap(before, now)
 }
 
-// noteFull logs that clients had no room, at most once a minute.
+// noteFull logs that clients were refused for want of memory, at most once a minute.
 func (s *Server) noteFull() {
 	m := s.state.Memory()
 	if m.Refused == s.refusedNoted.Load() || !s.due(&s.fullNoted, time.Minute) {

@@ -63,8 +63,8 @@ func setAttr(k *compound) nfs.Status {
 			return st
 		}
 	}
-	// A call that comes again after a kill of the server, and has been completed before, must not
-	// be executed twice: a truncation would remove what the client has written since.
+	// A repeated call that was completed before the server was killed must not be executed again: a
+	// truncation would remove what the client has written since.
 	once := k.onceSet(from)
 	if _, made := once.Past(); made {
 		set.Encode(&k.c.Res)
@@ -88,9 +88,9 @@ func setAttr(k *compound) nfs.Status {
 			set.clear(AttrSecLabel)
 		}
 	}
-	// The note comes before the reply. A kill between the change and the note leaves no note, and
-	// the repeated call is executed again. The client itself has not written since: it waits for
-	// the reply.
+	// The note comes before the reply. A kill between the change and the note leaves no note, and the
+	// repeated call is executed again. That does no harm: the client has not written since, because it
+	// waits for the reply.
 	if st == nfs.OK {
 		once.Finished(&k.cur.h, false)
 	}
@@ -107,7 +107,7 @@ func (k *compound) mayResize(id state.Stateid) nfs.Status {
 	case st == nfs.OK:
 		return k.ioState(id, true)
 	case st == nfs.ErrIsDir && k.minor == 0:
-		return st // no status of SETATTR any more in version 4.1 (RFC 7530 section 13.2, RFC 8881 section 15.2)
+		return st // a status of SETATTR in version 4.0 alone (RFC 7530 section 13.2)
 	case st == nfs.ErrIsDir, st == nfs.ErrSymlink, st == nfs.ErrWrongType:
 		return nfs.ErrInval
 	default:
@@ -120,7 +120,7 @@ func (k *compound) mayResize(id state.Stateid) nfs.Status {
 const fattrMax = 64 << 10
 
 // decodeSetAttr reads a fattr4 of attributes to be set, all of which must be in allowed. A fattr4
-// that does not decode is an error of the decoder of the call (BADXDR) and goes before the status.
+// that does not decode is an error of the call's decoder (BADXDR), which takes precedence.
 // Otherwise the status is that of the first attribute with a fault:
 //
 //	attribute not supported, or a bit beyond Bitmap    ATTRNOTSUPP
@@ -133,7 +133,7 @@ const fattrMax = 64 << 10
 //	ACL                                                see decodeACL
 //	values shorter or longer than the bitmap says      BADXDR
 //
-// After a fault the rest is still decoded, since only its end shows whether the XDR is right. The
+// After a fault the rest is still decoded, because only its end shows whether the XDR is right. The
 // pointers in s are to variables of this call. Nothing in s aliases the receive buffer.
 //
 // The Linux client switches to names of users (idmapping) when it gets BADOWNER. So a number that

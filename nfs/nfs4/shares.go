@@ -7,9 +7,9 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// Share reservations (RFC 8881 section 9.7) bind two kinds of clients. An OPEN of version 4
-// reserves by its open. An NLM_SHARE of version 3 reserves by nfs.Shares, below: package state
-// stores it beside the opens of the file, so that each kind refuses the other.
+// Share reservations (RFC 8881 section 9.7) concern two kinds of clients. An OPEN of version 4
+// makes one with its open. An NLM_SHARE of version 3 makes one by nfs.Shares, below. Package state
+// has both in one place, so that each kind refuses the other:
 //
 //	request                         is refused by
 //	OPEN, NLM_SHARE                 any reservation that conflicts, of either kind

@@ -3,21 +3,23 @@ package nfs4
 import "github.com/rstored/rstored/nfs"
 
 // flags say where an operation may stand in a compound, and whether it changes anything. admit
-// checks them before the handler runs, so that no handler has to.
+// checks them before the handler runs, so that handlers need not.
 type flags uint8
 
 const (
 	// alone: needs no session, and is the only operation then (RFC 8881 section 2.10.6.4). It may
 	// also follow a SEQUENCE, except BIND_CONN_TO_SESSION, which must always be alone.
 	alone flags = 1 << iota
-	// needsHandle: with a current file handle; needsSaved: with a saved one. The object may still
-	// be of the pseudo file system, or of the wrong type: that is for the handler to find out.
+	// needsHandle: there must be a current file handle. needsSaved: there must be a saved one. The
+	// object may still be one of the pseudo file system, or of the wrong type: the handler checks
+	// that.
 	needsHandle
 	needsSaved
-	// changing: not idempotent. admit makes sure before that its result fits into the reply, and
-	// finish caches the reply, if it fits, even if the client did not ask for that.
+	// changing: not idempotent. admit makes sure before that the result fits into the reply. finish
+	// caches the reply, if it fits, even if the client did not ask for that.
 	changing
-	// minor0: of version 4.0 alone. Later versions have it in their XDR, and answer NOTSUPP.
+	// minor0: an operation of version 4.0 alone. Later versions have it in their XDR, and answer
+	// NOTSUPP.
 	minor0
 )
 
@@ -27,8 +29,8 @@ type operation struct {
 	name  string
 	minor uint8 // the first minor version that has it
 	flags flags
-	// result is the most that a changing operation appends, in bytes, behind its number and status.
-	// It is 0 for others: the loop measures their results and cuts them off.
+	// result is the most that a changing operation appends, in bytes, behind its number and status. It
+	// is 0 for others: step measures their results and cuts them off.
 	result int
 	// do executes it. nil is NOTSUPP: pNFS, named attributes, and DELEGPURGE, for which delegations
 	// would have to survive a restart of the client.
@@ -54,9 +56,9 @@ const (
 	resLock    = resStateid // a LOCK4denied is longer, but nothing was changed then
 )
 
-// table has a row for every operation, by its number. init fills it in, because the handlers refer
-// to the table: as an initializer it would be a cycle. Nothing changes it afterwards, so goroutines
-// read it without a lock.
+// table has a row for every operation, by its number. init fills it in: the handlers refer to the
+// table, so an initializer would be a cycle. Nothing changes it afterwards, so goroutines read it
+// without a lock.
 var table [numOps]operation
 
 func init() {

@@ -7,10 +7,11 @@ import (
 )
 
 // Version 4.0 (RFC 7530) has no sessions. An operation names its client by a client ID or a
-// stateid, if at all. Owners number their requests, so that a request that is sent again is not
-// executed again (section 9.1.7). In addition Once sends compounds through the duplicate request
-// cache. An operation of an owner takes the owner's turn: others of the same owner wait. The turn
-// ends when the result is known, and records the result for a retry.
+// stateid, if at all. Owners number their requests, so that a repeated request is not executed
+// again (section 9.1.7). In addition, Once sends compounds through the duplicate request cache.
+//
+// An operation of an owner takes the owner's turn, and other operations of the same owner wait. The
+// turn ends when the result is known, and records the result for a retry.
 //
 //	                 seqid of the request
 //	OPEN             of the open-owner; the first one of an owner may be any number
@@ -155,8 +156,8 @@ func (k *compound) takeTurn(id state.Stateid, kind state.Kind, seq uint32) (done
 	return k.began(k.client.BeginState(k.now, id, kind, seq, k.request()))
 }
 
-// began takes over the results of a Begin function of package state. The compound owns the turn t
-// until endTurn. If t is nil, the operation is over.
+// began takes the results of a Begin function of package state. If there is a turn, the compound
+// owns it until endTurn. If t is nil, the operation is over.
 func (k *compound) began(t *state.Turn, r *state.Answer, st nfs.Status) (done bool, _ nfs.Status) {
 	switch {
 	case r != nil:
@@ -181,9 +182,9 @@ func (k *compound) stated(id state.Stateid, st nfs.Status) nfs.Status {
 // client must send OPEN_CONFIRM before it uses the stateid (section 9.1.11).
 const resultConfirm = 2
 
-// openTurn takes the turn of an open-owner for its OPEN. Discriminators of later versions are no
-// XDR of version 4.0: BADXDR, which uses up no seqid. Bits of share_access other than read and
-// write are INVAL, which does, so they are checked after the turn has begun.
+// openTurn takes the turn of an open-owner for its OPEN. Discriminators of later versions are not
+// in the XDR of version 4.0: BADXDR, which uses up no seqid. Bits of share_access other than READ
+// and WRITE are INVAL, which uses one up. So they are checked after the turn has begun.
 //
 // A STALE_CLIENTID means that the client got no answer from the old process: the journal then
 // expects this OPEN again, with the next client ID.
@@ -211,7 +212,7 @@ func (k *compound) openTurn(a *openArgs) (done bool, st nfs.Status) {
 //	TRUE   open_seqid, open_stateid, lock_seqid, clientid, owner<1024>
 //	FALSE  lock_stateid, lock_seqid
 //
-// In the first arm the client ID is the peer's word. It must be that of the client which has the
+// The client ID in the first arm comes from the client. It must be that of the client that has the
 // open: otherwise a client could make locks for owners of another one. The turn of an open-owner is
 // always taken before that of a lock-owner.
 func (k *compound) lockTurn(a *state.Lock, client uint64, seq, lockSeq uint32) (done bool, st nfs.Status) {
@@ -254,10 +255,9 @@ func openConfirm(k *compound) nfs.Status {
 //
 // recall is FALSE: a delegation that would be recalled at once is not granted. A client that
 // reclaims its open in the grace period gets back a read delegation that it had.
-//
-// In version 4.0 files are delegated for reading alone. A GETATTR does not say which client sent
-// it. So the server could not tell the holder of a write delegation from others, and would recall
-// the delegation of the client that asks.
+// In version 4.0 files are delegated for reading alone. The server cannot know which client sends a
+// GETATTR. So it could not tell the holder of a write delegation from other clients, and would
+// recall the delegation for the holder's own GETATTR.
 func (k *compound) delegate40(a *openArgs) {
 	e := &k.c.Res
 	d := state.Delegate{File: k.file(), By: k.turn}

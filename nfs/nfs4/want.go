@@ -16,12 +16,12 @@ import (
 //	        DELEG_PREV_FH            -, NOTSUPP
 //	result  open_delegation4         NONE_EXT with the reason, if there is none
 //
-// The operation is checked like an OPEN of the same mode, because the client may open the file
-// without a call later. The server does not store wants: it grants the delegation now or never, and
-// does not send CB_PUSH_DELEG or CB_RECALLABLE_OBJ_AVAIL.
+// The operation is checked like an OPEN of the same mode, because with the delegation the client
+// may open the file without a call. The server does not store wants: it grants the delegation now
+// or never, and does not send CB_PUSH_DELEG or CB_RECALLABLE_OBJ_AVAIL.
 //
-// A want of no preference or of no delegation is INVAL. A file that cannot be delegated is no error
-// of the operation, except a directory, which is WRONG_TYPE.
+// A want of no preference, or of no delegation, is INVAL. If the file cannot be delegated, the
+// operation succeeds with the reason, except for a directory, which is WRONG_TYPE.
 func wantDelegation(k *compound) nfs.Status {
 	d := &k.c.Args
 	want, claim := d.Uint32()&^state.Both, d.Uint32()
@@ -120,8 +120,8 @@ func (k *compound) recallAnyIfCrowded(got *state.Delegated) {
 }
 
 // relieving is CB_RECALL_ANY (RFC 8881 section 20.6): objects_to_keep, type mask. The client
-// chooses which delegations it returns until it has no more than keep, because it knows which of
-// them it does not use. The callback is for delegations of every kind and refers to no request.
+// returns delegations of its choice until it has no more than keep, because it knows which of them
+// it does not use. The callback is for delegations of every kind and refers to no request.
 type relieving struct{ keep int }
 
 func (*relieving) op() uint32            { return opCBRecallAny }

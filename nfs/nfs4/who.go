@@ -31,9 +31,9 @@ func EncodeID(e *xdr.Encoder, id uint32) {
 	e.Opaque(strconv.AppendUint(b[:0], uint64(id), 10))
 }
 
-// DecodeID reads what EncodeID writes, in its only form: digits without sign and without leading
-// zeros (RFC 8881 section 5.9). A string like "007" is a name there, and a user may be called so.
-// Numbers above 2^32-1 are refused: truncated they would become another user, or root.
+// DecodeID reads what EncodeID writes: digits without sign and without leading zeros (RFC 8881
+// section 5.9). A string like "007" is a name, and may be that of a user. Numbers above 2^32-1 are
+// refused: truncated they would become another user, or root.
 func DecodeID(b []byte) (uint32, bool) {
 	if len(b) == 0 || len(b) > 1 && b[0] == '0' || b[0] == '+' {
 		return 0, false

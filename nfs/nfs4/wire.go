@@ -110,11 +110,11 @@ const (
 	OpIllegal = 10044
 )
 
-// Limits of what is decoded, in bytes. A longer item is BADXDR, and the compound ends there. A
-// longer tag is GARBAGE_ARGS, because the reply has to begin with it. nameMax and pathMax exceed
-// what any store takes, so that a name that is only a little too long reaches the store and gets
-// the more useful NAMETOOLONG. pathMax bounds the text of a symlink. tagMax is ours: the RFC has no
-// limit for a tag, and the reply repeats the tag.
+// Limits of decoded items, in bytes. A longer item is BADXDR, and the compound ends there. A longer
+// tag is GARBAGE_ARGS, because the reply has to begin with the tag. nameMax and pathMax are longer
+// than any store accepts: a name that is only a little too long reaches the store and gets the more
+// useful NAMETOOLONG. pathMax bounds the text of a symlink. tagMax is the server's own limit: the
+// RFC has none, and the reply repeats the tag.
 const (
 	tagMax  = 1024
 	nameMax = 4096
@@ -169,9 +169,14 @@ func DecodeSessionID(d *xdr.Decoder) (id state.SessionID) {
 	return id
 }
 
-// changeInfo is a change_info4: the change attribute of a directory before and after an operation.
-// A client whose cached attribute equals before, with atomic set, keeps its cached entries. Without
-// atomic it discards them. So atomic must be false if another change could lie between the two.
+// changeInfo is a change_info4 (RFC 8881 section 3.3.3): the change attribute of a directory before
+// and after an operation.
+//
+//	atomic: bool (4) | before (8) | after (8)
+//
+// If atomic is true, and before equals the attribute in its cache, a client keeps its cached
+// entries. Otherwise it discards them. So atomic must be false if another change could lie between
+// the two.
 type changeInfo struct {
 	atomic        bool
 	before, after uint64

@@ -36,7 +36,7 @@ func decodeDataBlocks(d *xdr.Decoder) dataBlocks {
 	}
 }
 
-// total returns the bytes of all blocks. It checks the numbers, which the client has chosen.
+// total returns the bytes of all blocks. It checks the numbers, which come from the client.
 func (b *dataBlocks) total() (uint64, nfs.Status) {
 	n, pattern := b.size, uint64(len(b.pattern))
 	switch {
@@ -64,7 +64,8 @@ func (b *dataBlocks) zero() bool {
 	return b.numAt == math.MaxUint64
 }
 
-// fill makes the bytes of p. at is the offset of p from the begin of the first block, in bytes.
+// fill writes the blocks into p. at is the offset of p from the beginning of the first block, in
+// bytes.
 func (b *dataBlocks) fill(p []byte, at uint64) {
 	clear(p)
 	put := func(block, off uint64, data []byte) {

@@ -11,15 +11,14 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Bits of ACCESS for extended attributes (RFC 8276 section 8.5). A store has no such bits of its
-// own. They follow from the permissions of the object, as for user.* attributes on Linux
-// (xattr(7)):
+// Bits of ACCESS for extended attributes (RFC 8276 section 8.5). Stores do not have them. They
+// follow from the permissions of the object, as for user.* attributes on Linux (xattr(7)):
 //
 //	0x040 XAREAD, 0x100 XALIST   READ
 //	0x080 XAWRITE                MODIFY
 //
-// If they were missing in the result, the Linux client would refuse every use of extended
-// attributes by itself, without a call.
+// Without them in the result, the Linux client would itself refuse every use of extended
+// attributes, without a call.
 const (
 	accessXattrRead  = 0x40
 	accessXattrWrite = 0x80
@@ -51,9 +50,9 @@ func xattrGranted(granted uint32) (bits uint32) {
 	return bits
 }
 
-// xattrs returns the store of the current object if it has extended attributes, else NOTSUPP. The
-// attribute xattr_support is false there, and in the pseudo file system, so that the Linux client
-// does not ask.
+// xattrs returns the store of the current object if it has extended attributes, else NOTSUPP. In
+// this case, and in the pseudo file system, the attribute xattr_support is false, so that the Linux
+// client does not ask.
 func (k *compound) xattrs() (blockstore.Xattrs, nfs.Status) {
 	if k.cur.x == nil {
 		return nil, nfs.ErrNotSupp
@@ -122,9 +121,9 @@ func getXattr(k *compound) nfs.Status {
 //	           2 REPLACE: NOXATTR if it does not
 //	result     change_info4 of the object
 //
-// An option above 2 is no member of the enumeration, and BADXDR. A value that is longer than the
-// store's limit (64 KiB) is XATTR2BIG, whatever the host would say. Up to MaxIO it is decoded for
-// this, since BADXDR would hide the reason; it aliases the receive buffer and is not copied.
+// An option above 2 is not in the enumeration, so it is BADXDR. A value longer than the store's
+// limit (64 KiB) is XATTR2BIG. For this, values of up to MaxIO are decoded: BADXDR would hide the
+// reason. The value aliases the receive buffer and is not copied.
 func setXattr(k *compound) nfs.Status {
 	d := &k.c.Args
 	mode := d.Uint32()
@@ -142,8 +141,8 @@ func setXattr(k *compound) nfs.Status {
 }
 
 // removeXattr is REMOVEXATTR (RFC 8276 section 8.4.4). An attribute that does not exist is NOXATTR.
-// So is a REMOVEXATTR that is executed again after a kill of the server: the journal has no record
-// of it.
+// So is a REMOVEXATTR that the client repeats after a kill of the server, because the journal does
+// not record it.
 func removeXattr(k *compound) nfs.Status {
 	name := k.c.Args.String(nameMax)
 	if k.bad() {
@@ -199,11 +198,11 @@ func cookieOfXattr(name string) uint64 {
 //	arguments  uint64 cookie | uint32 maxcount
 //	result     uint64 cookie | uint32 number | component4 name ... | bool eof
 //
-// maxcount bounds LISTXATTRS4resok in bytes. The store returns all names at once. They are sorted
-// by a hash of the name, which is the cookie. A listing in several calls finds every name that
-// exists all the time, and none twice, while other names are added and removed. Two names with one
-// hash are in one reply, or the second is left out; a hash has 64 bits. A client can make such
-// names, and spoils only the listing of an object that it may write.
+// maxcount bounds LISTXATTRS4resok in bytes. The store returns all names at once, and the server
+// sorts them by a hash of the name. The hash is the cookie. So a listing in several calls finds
+// every name that exists all the time, and none twice, while other names are added and removed. If
+// two names have the same hash (64 bits), the second is left out unless both are in one reply. A
+// client could make such names, but would only spoil the listing of an object that it may write.
 //
 // If not even one name fits, or maxcount is below 16, the status is TOOSMALL. A cookie that no
 // listing has returned is only a position. The cookie of an empty reply is that of the argument.

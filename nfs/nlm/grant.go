@@ -9,8 +9,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// poll tries the waiting requests again as long as there are any: the host does not say when one of
-// its programs unlocks a file. At most one goroutine polls.
+// poll calls lock.Table.Retry once a second while requests wait: the host does not report when one
+// of its programs unlocks a file. At most one goroutine polls.
 func (s *Server) poll() {
 	if !s.cfg.Locks.OnHost() || !s.polling.CompareAndSwap(false, true) {
 		return
@@ -45,9 +45,9 @@ func (s *Server) notifyGranted(g *grant) {
 	s.background(func(ctx context.Context) { s.granted(ctx, g) })
 }
 
-// granted calls GRANTED of a client that has waited for a lock. If the client does not answer, or
-// refuses the lock because its process has stopped waiting, the server unlocks it: no other call
-// would.
+// granted calls GRANTED of a client that has waited for a lock and now has it. If the client does
+// not answer, or refuses the lock because its process has stopped waiting, the server unlocks it.
+// The client would never send UNLOCK for such a lock.
 func (s *Server) granted(ctx context.Context, g *grant) {
 	st := Failed
 	call := func() error {
@@ -86,8 +86,8 @@ func (s *Server) granted(ctx context.Context, g *grant) {
 	s.cfg.Locks.Unlock(g.file, g.have.Owner, g.have.Start, g.have.End)
 }
 
-// answer calls the sender of a _MSG with its answer, on a goroutine: once if the _MSG came by UDP,
-// where its source may be false.
+// answer sends the answer to a _MSG: a call to its sender, on a goroutine. After a _MSG by UDP it
+// tries only once, because the source address can be forged.
 func (s *Server) answer(peer *rpc.Peer, proc uint32, args func(*xdr.Encoder)) {
 	to, tries := peer.Addr.Addr(), callTries
 	if peer.Transport == rpc.TransportUDP {
@@ -119,7 +119,8 @@ func (s *Server) answer(peer *rpc.Peer, proc uint32, args func(*xdr.Encoder)) {
 	})
 }
 
-// call calls a client, up to so many times.
+// call calls a procedure of a client. It tries at most tries times, and waits a second longer after
+// each failure.
 func (s *Server) call(
 	parent context.Context, tries int, host netip.Addr, prog, vers, proc uint32,
 	args func(*xdr.Encoder), res func(*xdr.Decoder) error,

@@ -12,12 +12,12 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// purpose is what a procedure does with a file. It decides which rights the caller needs.
+// purpose is what a procedure wants with a file. It decides which rights the caller needs.
 type purpose uint8
 
 const (
-	// toFree ends a lock or a request. It needs no right: a user may end a lock that was taken before
-	// the user lost the right.
+	// toFree ends a lock or a request. It needs no right, because a user may have lost the right after
+	// the lock was taken.
 	toFree purpose = iota
 	toRead
 	toWrite
@@ -25,7 +25,7 @@ const (
 	toDeny
 )
 
-// needs returns rights, one of which a caller must have who does not own the file.
+// needs returns the rights of which a caller needs one, unless the caller owns the file.
 func (p purpose) needs() uint32 {
 	if p == toDeny {
 		return blockstore.AccessModify
@@ -40,7 +40,8 @@ func purposeOf(write bool) purpose {
 	return toRead
 }
 
-// locate finds the file and the owner of a lock, and checks that the caller has the rights for why.
+// locate finds the file and the owner of a lock. It checks that the caller has the rights for the
+// purpose.
 func (s *Server) locate(c *rpc.Call, l *Lock, why purpose) (f lock.File, o lock.Owner, st Stat) {
 	id, h, err := s.cfg.Codec.Parse(l.Handle)
 	if err != nil {
@@ -88,8 +89,8 @@ func (s *Server) mayLock(
 	return err == nil && got != 0
 }
 
-// request is a TEST, LOCK, CANCEL or UNLOCK. Its slices are copies: the call's memory is used again
-// after the reply, and a lock that waits outlives it.
+// request holds the arguments of TEST, LOCK, CANCEL or UNLOCK. Its slices are copies: the transport
+// reuses the memory of the call after the reply, and a lock that waits outlives the call.
 type request struct {
 	cookie           []byte
 	block, exclusive bool
@@ -99,7 +100,13 @@ type request struct {
 	want lock.Lock // in the terms of the lock table
 }
 
-// decode reads the arguments with which all of these procedures begin: cookie, flags and lock.
+// decode reads the arguments that these procedures have in common: cookie, one bool for each of
+// flags, and the lock. LOCK has two more words behind them.
+//
+//	LOCK     cookie<> | block | exclusive | nlm4_lock | reclaim | state
+//	TEST     cookie<> | exclusive | nlm4_lock
+//	CANCEL   cookie<> | block | exclusive | nlm4_lock
+//	UNLOCK   cookie<> | nlm4_lock
 func (r *request) decode(d *xdr.Decoder, flags ...*bool) {
 	r.cookie = bytes.Clone(d.Opaque(stringMax))
 	for _, f := range flags {
@@ -109,7 +116,7 @@ func (r *request) decode(d *xdr.Decoder, flags ...*bool) {
 	r.lock.Handle, r.lock.Owner = bytes.Clone(r.lock.Handle), bytes.Clone(r.lock.Owner)
 }
 
-// resolve finds file and owner. If it returns Granted, the procedure continues.
+// resolve finds the file and the owner. The procedure continues only if the result is Granted.
 func (s *Server) resolve(c *rpc.Call, r *request, why purpose) (st Stat) {
 	end, ok := r.lock.last()
 	if !ok {
@@ -120,8 +127,8 @@ func (s *Server) resolve(c *rpc.Call, r *request, why purpose) (st Stat) {
 	return st
 }
 
-// result is the answer of most procedures: cookie and outcome. The answer of a _MSG is encoded
-// after the call has ended, so that cookie must not alias it.
+// result encodes the answer of most procedures: cookie and outcome. The answer to a _MSG is encoded
+// after the call has ended. So cookie must not alias the call.
 func result(cookie []byte, st Stat) func(*xdr.Encoder) {
 	return func(e *xdr.Encoder) {
 		e.Opaque(cookie)
@@ -151,8 +158,8 @@ func (s *Server) test(c *rpc.Call) (func(*xdr.Encoder), bool) {
 	return result(r.cookie, st), true
 }
 
-// lock is LOCK, and NM_LOCK of a client without a status monitor: monitored says that the server
-// has to send the client SM_NOTIFY after a restart.
+// lock is LOCK, and also NM_LOCK, which a client without a status monitor sends. monitored is true
+// for LOCK: after a restart the server has to send SM_NOTIFY to the client.
 func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 	var r request
 	r.decode(&c.Args, &r.block, &r.exclusive)
@@ -185,7 +192,7 @@ func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 	return result(r.cookie, st), true
 }
 
-// clientOf is the client that makes a call, by the name that it gives itself.
+// clientOf returns the client of a call, under the name that it gives itself.
 func clientOf(c *rpc.Call, name string) Client {
 	return Client{Name: name, Addr: c.Peer.Addr.Addr().Unmap(), Server: c.Peer.Local.Addr().Unmap()}
 }
@@ -230,7 +237,7 @@ func (s *Server) cancel(c *rpc.Call) (func(*xdr.Encoder), bool) {
 	case s.grace():
 		st = DeniedGrace
 	case !s.cfg.Locks.Cancel(r.file, r.want):
-		st = Denied // it was granted meanwhile: the client unlocks it
+		st = Denied // the lock was granted meanwhile; the client sends UNLOCK
 	}
 	return result(r.cookie, st), true
 }
@@ -252,7 +259,11 @@ func (s *Server) unlock(c *rpc.Call) (func(*xdr.Encoder), bool) {
 	return result(r.cookie, st), true
 }
 
-// decodeShare reads an nlm4_shareargs.
+// decodeShare reads an nlm4_shareargs:
+//
+//	cookie<> | caller_name<> | fh<> | oh<> | mode | access | reclaim
+//
+// mode is what others are denied. There is no svid, so the owner is oh alone.
 func (s *Server) decodeShare(c *rpc.Call) (cookie []byte, l Lock, mode, access uint32, reclaim bool) {
 	d := &c.Args
 	cookie = d.Opaque(stringMax)
@@ -261,8 +272,9 @@ func (s *Server) decodeShare(c *rpc.Call) (cookie []byte, l Lock, mode, access u
 	return cookie, l, mode, access, d.Bool()
 }
 
-// share is SHARE, for reservations as DOS has them: what an owner does (access) must not be what
-// another denies (mode). Both are bits: 1 for reading, 2 for writing.
+// share is SHARE: a share reservation as in DOS. It is denied if access overlaps with the mode of
+// another reservation, or mode with the access of another one. Both are bits: 1 for reading, 2 for
+// writing.
 func (s *Server) share(c *rpc.Call) rpc.Status {
 	cookie, l, mode, access, reclaim := s.decodeShare(c)
 	if c.Args.Err() != nil {
@@ -288,7 +300,7 @@ func (s *Server) share(c *rpc.Call) rpc.Status {
 	return rpc.Done
 }
 
-// reserve enters a reservation in the table that NFS version 4 uses, too.
+// reserve enters a share reservation. The table of reservations is that of version 4.
 func (s *Server) reserve(f lock.File, o lock.Owner, host netip.Addr, mode, access uint32) Stat {
 	if s.cfg.Shares == nil {
 		return DeniedNoLocks
@@ -318,7 +330,7 @@ func (s *Server) unshare(c *rpc.Call) rpc.Status {
 	return rpc.Done
 }
 
-// freeAll is FREE_ALL: a client without a status monitor has started anew.
+// freeAll is FREE_ALL: a client without a status monitor has restarted.
 func (s *Server) freeAll(c *rpc.Call) rpc.Status {
 	name := c.Args.String(stringMax)
 	c.Args.Uint32() // state

@@ -16,17 +16,17 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Client is a host that has, or had, locks here.
+// Client is a host that has locks here, or had some.
 type Client struct {
 	Name string     `json:"name"`
 	Addr netip.Addr `json:"addr"`
-	// Server is our address as the client knows it.
+	// Server is the address of this server to which the client sends its calls.
 	Server netip.Addr `json:"server"`
 }
 
 func (c *Client) key() string { return c.Addr.String() + " " + c.Name }
 
-// Caller calls a procedure of a program on another host. It asks the host's portmap for the port.
+// Caller calls a procedure of a program on another host. It gets the port from the host's portmap.
 // res may be nil. It is called from several goroutines.
 type Caller func(
 	ctx context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder), res func(*xdr.Decoder) error,
@@ -43,22 +43,22 @@ type Config struct {
 	// no client gets a new lock. Without known clients there is no grace period.
 	Known []Client
 	Grace time.Duration
-	// OthersReclaim reports whether clients of another protocol may be reclaiming locks: then no
-	// client gets a new lock here either. It may be nil.
+	// OthersReclaim reports whether clients of another protocol may be reclaiming locks. As long as it
+	// does, no client gets a new lock here either. It may be nil.
 	//
-	// EndExpired is called with the client of a lock that conflicts. If that is a client of another
-	// protocol whose lease has run out, EndExpired ends its locks and reports true. It may be nil.
+	// EndExpired is called with the client of a lock that conflicts. If that client is one of another
+	// protocol and its lease has run out, EndExpired ends its locks and returns true. It may be nil.
 	OthersReclaim func() bool
 	EndExpired    func(client string) bool
-	// Delegations are those of version 4: a client locks a delegated file without a call to the
-	// server. nil means that there are none.
+	// Delegations are those of version 4. The holder of a delegation can lock the file without a call
+	// to the server, so a delegation is recalled before a lock is taken here. nil: there are none.
 	Delegations nfs.Delegations
-	// Groups finds the groups of users, for exports with manage_gids; nil: the calls have them.
+	// Groups is the server's database of groups, for rules with ManageGIDs; nil: there is none.
 	Groups nfs.Groups
 	// Shares has the share reservations of all protocols; nil: SHARE is refused.
 	Shares nfs.Shares
-	// State is the state number of the status monitor. Each start of the server has a larger one, and
-	// it is odd while the server is up.
+	// State is the state number of the status monitor. It is larger at each start of the server, and
+	// odd while the server is up.
 	State int32
 	// Remember writes the list of clients with locks, for the next start. It returns when the list is
 	// on stable storage.
@@ -66,21 +66,22 @@ type Config struct {
 	Logger   *slog.Logger
 }
 
-// Bounds, and times of calls to clients.
+// Bounds, and times for calls to clients.
 const (
 	graceDefault = 45 * time.Second
-	// clientsMax bounds the clients that are remembered. A further one gets no lock.
+	// clientsMax bounds the list of clients. A client for which there is no room gets no lock.
 	clientsMax = 4096
-	// callLimit bounds one call to a client, callTries the attempts.
+	// callLimit is how long one attempt of a call to a client may take, callTries the number of
+	// attempts.
 	callLimit = 5 * time.Second
 	callTries = 3
-	// answersMax and answersHost bound the calls under way that answer a _MSG: in all, and to one
-	// host. Further answers are not sent: the client sends its _MSG again.
+	// answersMax and answersHost bound the answers to _MSGs under way: in all, and to one host. The
+	// server drops further answers, and the client sends its _MSG again.
 	answersMax  = 32
 	answersHost = 4
-	// againAfter is the time between two GRANTED of one lock.
+	// againAfter is the time between two GRANTEDs of one lock.
 	againAfter = 100 * time.Millisecond
-	// pollDefault is how often the host is asked for locks that clients wait for.
+	// pollDefault is how often the server tries again to take waiting locks on the host.
 	pollDefault = time.Second
 )
 
@@ -103,8 +104,8 @@ type Server struct {
 	grants  map[*grant]struct{} // locks whose GRANTED has no answer yet
 }
 
-// grant is a lock that a client has waited for and now has. The client has not answered GRANTED
-// yet.
+// grant is a lock that a client has waited for and now has. It exists until the client has answered
+// GRANTED.
 type grant struct {
 	waiting
 	file lock.File
@@ -156,21 +157,22 @@ func (s *Server) grace() bool { return !s.ended.Load() && clock.Now().Before(s.u
 // EndGrace ends the grace period. Locks that were not reclaimed are lost.
 func (s *Server) EndGrace() { s.ended.Store(true) }
 
-// GraceUntil is the end of the grace period, and whether it is still on.
+// GraceUntil returns the end of the grace period, and whether the period lasts.
 func (s *Server) GraceUntil() (time.Time, bool) { return s.until, s.grace() }
 
-// Grace reports whether the grace period is on: clients may reclaim locks, and no client gets a new
-// lock.
+// Grace reports whether the grace period lasts. In it clients may reclaim locks, and no client gets
+// a new lock.
 func (s *Server) Grace() bool { return s.grace() }
 
-// wait reports whether a call is answered DENIED_GRACE_PERIOD: a reclaim outside of the grace
-// period, or another call within it.
+// wait reports whether a call is answered DENIED_GRACE_PERIOD. A reclaim is, outside of the grace
+// period. Any other call is, within the grace period of NLM or of another protocol.
 func (s *Server) wait(reclaim bool) bool {
 	return s.grace() != reclaim || !reclaim && s.cfg.OthersReclaim != nil && s.cfg.OthersReclaim()
 }
 
-// conflict finds the first lock that conflicts with l, by a method of the lock table. It ends the
-// locks of clients whose lease has run out.
+// conflict returns the first lock that conflicts with l. test is a method of the lock table. If the
+// lock belongs to a client whose lease has run out, conflict ends that client's locks and tests
+// again.
 func (s *Server) conflict(
 	f lock.File, l lock.Lock, test func(lock.File, lock.Lock) (lock.Lock, bool),
 ) (holder lock.Lock, free bool) {
@@ -185,9 +187,9 @@ func (s *Server) conflict(
 // Programs returns the tables of NLM and of the status monitor.
 func (s *Server) Programs() []rpc.Program {
 	p := make([]rpc.Proc, numProcs)
-	// A call that is executed again late, after the call that followed it, makes or ends a lock that
-	// the client does not expect. Clients by UDP, whose datagrams overtake one another, send calls
-	// again.
+	// These procedures go through the duplicate request cache. Over UDP, datagrams overtake one
+	// another and clients send calls again. A copy that is executed after the client's next call would
+	// make or end a lock that the client does not expect.
 	once := []int{ProcLock, ProcCancel, ProcUnlock, ProcShare, ProcUnshare, ProcNMLock}
 	row := func(n int, name string, f func(*rpc.Call) rpc.Status) {
 		p[n] = rpc.Proc{
@@ -227,7 +229,7 @@ func (s *Server) Programs() []rpc.Program {
 			s.answer(&c.Peer, uint32(q.proc+res), answer)
 			return rpc.Done
 		})
-		// This server sends no _MSG, so that a _RES answers nothing.
+		// a _RES answers nothing, because this server sends no _MSG
 		row(q.proc+res, q.name+"_RES", nothing)
 	}
 	row(ProcGrantedRes, "GRANTED_RES", nothing)

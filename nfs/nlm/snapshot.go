@@ -16,7 +16,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// waiting is a request that waits for a lock, with what GRANTED needs.
+// waiting is a request that waits for a lock, with the arguments of its GRANTED.
 type waiting struct {
 	who    Client
 	cookie []byte
@@ -47,18 +47,18 @@ func decodeWaiting(b []byte) (w waiting, err error) {
 	if w.who.Addr, err = netip.ParseAddr(addr); err != nil {
 		return w, damaged("the client that waits for a lock is at %q", addr)
 	}
-	w.who.Server, _ = netip.ParseAddr(server) // it may have had none
+	w.who.Server, _ = netip.ParseAddr(server) // the zero value if the client had none
 	return w, nil
 }
 
-// A snapshot is the server's state for the successor of this process, without the locks themselves:
-// one gob value. The successor may be a newer build; fields may be added.
+// A snapshot is the server's state without the locks, as one gob value, for the successor of this
+// process. The successor may be a newer build, so fields may be added and not changed.
 
 type snapshot struct {
 	State   int32
 	Clients []Client
 	Notices []Client
-	Grace   time.Duration // that is left
+	Grace   time.Duration // the time that is left
 	Grants  []snapGrant
 }
 
@@ -68,9 +68,9 @@ type snapGrant struct {
 	Note []byte
 }
 
-// Pause cancels the calls to clients and waits until they have ended, as Close does. Pause(false)
-// begins them again: SM_NOTIFY and GRANTED without an answer are sent anew, and requests that wait
-// are tried on the host. The caller lets no calls of clients in while the server is paused.
+// Pause(true) cancels the calls to clients and waits until they have ended. Pause(false) begins
+// again: it sends each SM_NOTIFY and GRANTED that has no answer, and tries waiting requests on the
+// host. While the server is paused, the caller admits no calls of clients.
 func (s *Server) Pause(on bool) {
 	s.mu.Lock()
 	s.stop()

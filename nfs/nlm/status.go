@@ -13,13 +13,13 @@ import (
 )
 
 // The status monitor (NSM) reports restarts to other hosts. A client that has restarted calls
-// NOTIFY here, and the server ends its locks. After a restart of this server, it calls NOTIFY of
-// the clients that had locks, and they reclaim them. MON and UNMON are refused: they are for
-// programs of the monitor's own host.
+// NOTIFY here, and the server ends the client's locks. After a restart of this server, the server
+// calls NOTIFY of each client that had locks, and the client reclaims them. MON and UNMON are
+// refused: only programs of the monitor's own host may call them.
 //
-// NOTIFY has no authentication. A forged one ends the locks of a client that is up, which does not
-// notice. So gone compares the source address, and for exports with the option secure also the
-// port. Over TCP and RDMA that keeps other hosts out. By UDP it does not: both can be false there.
+// NOTIFY has no authentication. A forged one would end the locks of a client that is up, without
+// its knowledge. So gone compares the source address, and for exports with the option secure also
+// the source port. Over TCP and RDMA that keeps other hosts out. Over UDP both can be forged.
 
 func (s *Server) statusProcs() []rpc.Proc {
 	p := make([]rpc.Proc, numStatusProcs)
@@ -48,10 +48,10 @@ func (s *Server) statusProcs() []rpc.Proc {
 	return p
 }
 
-// gone ends the locks of a client that has restarted. The client is found by address and name; the
-// domain of the name may be missing on either side. A host cannot end the locks of another address,
-// unless it may call by UDP and forges the source. Neither can a user without privileges of the
-// same host, if an export requires ports below 1024.
+// gone ends the locks of a client that has restarted. It finds the client by address and name;
+// either name may lack its domain. Another host cannot end the client's locks, unless UDP is served
+// and it forges the source. Nor can a user without privileges on the client's own host, if an
+// export requires ports below 1024.
 func (s *Server) gone(peer *rpc.Peer, name string) {
 	addr := peer.Addr.Addr().Unmap()
 	const reserved = 1024
@@ -81,9 +81,9 @@ func (s *Server) gone(peer *rpc.Peer, name string) {
 	}
 }
 
-// remember adds a client to the list of those that get NOTIFY after the next start. If the list is
-// full, a client without locks makes room. It reports false if the list is full of others, or
-// cannot be written.
+// remember adds a client to the list of those that get NOTIFY after the next start. In a full list
+// it replaces a client without locks. It returns false if all clients of a full list have locks, or
+// if the list cannot be written.
 func (s *Server) remember(c Client) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,8 +113,8 @@ func (s *Server) remember(c Client) bool {
 	return true
 }
 
-// notify calls NOTIFY of a client's status monitor until it answers, for as long as the client may
-// reclaim its locks.
+// notify calls NOTIFY of a client's status monitor until the client answers, or until it can no
+// longer reclaim its locks.
 func (s *Server) notify(ctx context.Context, c Client) {
 	const pause = 5 * time.Second
 	done := func() {

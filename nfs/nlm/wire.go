@@ -10,14 +10,14 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Program is the number of NLM, Version of its version for NFS version 3.
+// Program is the RPC program number of NLM, and Version is its version for NFS version 3.
 const (
 	Program = 100021
 	Version = 4
 )
 
-// Procedures. Each of TEST to GRANTED has three forms: a call with a result; a message without one
-// (MSG); and the call in the other direction that answers the message (RES).
+// Procedures. Each of TEST to GRANTED has three forms: a call with a result (TEST), a call without
+// a result (TEST_MSG), and the call in the other direction that answers it (TEST_RES).
 const (
 	ProcNull       = 0
 	ProcTest       = 1
@@ -63,12 +63,14 @@ const (
 // stringMax bounds names and opaque objects in bytes (LM_MAXSTRLEN, SM_MAXSTRLEN).
 const stringMax = 1024
 
-// Lock is an nlm4_lock.
+// Lock is an nlm4_lock:
+//
+//	caller_name<> | fh<> | oh<> | svid (4) | l_offset (8) | l_len (8)
 type Lock struct {
-	Caller string // the client's name for itself
+	Caller string // the name that the client gives itself
 	Handle []byte
-	Owner  []byte // opaque: of the process
-	SVID   int32  // process
+	Owner  []byte // opaque; with SVID it identifies a process
+	SVID   int32  // process number on the client
 	Offset uint64
 	Length uint64 // 0: to the end of the file, however it grows
 }
@@ -93,7 +95,7 @@ func DecodeLock(d *xdr.Decoder) (l Lock) {
 	return l
 }
 
-// last is the last byte of the range. ok is false if the range ends beyond 64 bits.
+// last returns the last byte of the range. ok is false if the range ends beyond 64 bits.
 func (l *Lock) last() (end uint64, ok bool) {
 	if l.Length == 0 || l.Offset+l.Length-1 == lock.ToEnd {
 		return lock.ToEnd, true
@@ -102,12 +104,15 @@ func (l *Lock) last() (end uint64, ok bool) {
 	return end, end >= l.Offset
 }
 
-// ownerID is lock.Owner.ID: svid(4) and the opaque owner. holder takes it apart again.
+// ownerID returns the lock.Owner.ID of a lock; holder is the inverse.
+//
+//	svid (4, big-endian) | oh
 func (l *Lock) ownerID() string {
 	return string(append(binary.BigEndian.AppendUint32(nil, uint32(l.SVID)), l.Owner...))
 }
 
-// holder takes the owner of a lock apart. A lock of another protocol has no process number: 0.
+// holder returns process number and owner of a lock in the table. A lock of another protocol has
+// the process number 0.
 func holder(o *lock.Owner) (svid uint32, owner string) {
 	addr, _, _ := strings.Cut(o.Client, " ")
 	if _, err := netip.ParseAddr(addr); err != nil || len(o.ID) < 4 {
@@ -116,7 +121,9 @@ func holder(o *lock.Owner) (svid uint32, owner string) {
 	return binary.BigEndian.Uint32([]byte(o.ID)), o.ID[4:]
 }
 
-// encodeHolder appends an nlm4_holder.
+// encodeHolder appends an nlm4_holder:
+//
+//	exclusive | svid | oh<> | l_offset (8) | l_len (8)
 func encodeHolder(e *xdr.Encoder, h *lock.Lock) {
 	svid, owner := holder(&h.Owner)
 	e.Bool(h.Exclusive)
@@ -130,7 +137,7 @@ func encodeHolder(e *xdr.Encoder, h *lock.Lock) {
 	}
 }
 
-// StatusProgram is the number of the status monitor, StatusVersion of its version.
+// StatusProgram is the RPC program number of the status monitor, and StatusVersion is its version.
 const (
 	StatusProgram = 100024
 	StatusVersion = 1

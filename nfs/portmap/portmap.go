@@ -10,7 +10,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Program is the number of portmap and rpcbind. Port is where they are reached.
+// Program is the RPC program number of portmap and rpcbind, and Port is their port.
 const (
 	Program = 100000
 	Port    = 111
@@ -47,7 +47,7 @@ const (
 	NetRDMA6 = "rdma6"
 )
 
-// What version 2 calls the transports that it knows (IPPROTO_TCP and IPPROTO_UDP).
+// Numbers of the transports that version 2 knows (IPPROTO_TCP and IPPROTO_UDP).
 const (
 	ProtoTCP = 6
 	ProtoUDP = 17
@@ -56,19 +56,19 @@ const (
 // stringMax bounds the strings of a query, in bytes.
 const stringMax = 1024
 
-// owner is who registered what is served here.
+// owner is the owner of every service in answers.
 const owner = "superuser"
 
 // Service is one version of a program at one address.
 type Service struct {
 	Program, Version uint32
 	Transport        rpc.Transport
-	// Addr may have an unspecified address: then it is the one at which the
-	// caller reached this server.
+	// Addr is the address. If it is unspecified, it stands for the address at which the caller has
+	// reached this server.
 	Addr netip.AddrPort
 }
 
-// netid is the service's transport towards a caller, at an address.
+// netid returns the netid of the service at an address.
 func (s *Service) netid(a netip.Addr) string {
 	switch six := a.Is6() && !a.Is4In6(); {
 	case s.Transport == rpc.TransportRDMA && six:
@@ -85,8 +85,8 @@ func (s *Service) netid(a netip.Addr) string {
 	return NetTCP
 }
 
-// Programs returns versions 2, 3 and 4. services is called for every query,
-// from any goroutine, and lists what is served at that moment.
+// Programs returns versions 2, 3 and 4. services is called for every query, from any goroutine. It
+// lists the services at that moment.
 func Programs(services func() []Service) []rpc.Program {
 	b := &binder{services: services}
 	null := rpc.Proc{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }}
@@ -116,8 +116,10 @@ func Programs(services func() []Service) []rpc.Program {
 
 type binder struct{ services func() []Service }
 
-// refuse answers false to SET and UNSET. words is the length of a version 2
-// mapping; 0 is an rpcb of version 3.
+// refuse answers FALSE to SET and UNSET. words is the length of the arguments in version 2, a
+// mapping. 0 means an rpcb of version 3 or 4.
+//
+//	mapping   prog | vers | prot | port
 func refuse(words int) func(*rpc.Call, bool) rpc.Status {
 	return func(c *rpc.Call, _ bool) rpc.Status {
 		if words > 0 {
@@ -133,7 +135,7 @@ func refuse(words int) func(*rpc.Call, bool) rpc.Status {
 	}
 }
 
-// at is where a service is for a caller; ok is false if that is not known.
+// at returns the address of a service for a caller; ok is false if it is not known.
 func (s *Service) at(c *rpc.Call) (netip.AddrPort, bool) {
 	a := s.Addr.Addr()
 	if a.IsUnspecified() {
@@ -146,7 +148,7 @@ func (s *Service) at(c *rpc.Call) (netip.AddrPort, bool) {
 // protocols are the netids that version 2 has numbers for.
 var protocols = map[uint32]string{ProtoTCP: NetTCP, ProtoUDP: NetUDP}
 
-// getPort is PMAPPROC_GETPORT: 0 if there is none.
+// getPort is PMAPPROC_GETPORT. The result is 0 if there is no such service.
 func (b *binder) getPort(c *rpc.Call, _ bool) rpc.Status {
 	prog, vers, proto := c.Args.Uint32(), c.Args.Uint32(), c.Args.Uint32()
 	c.Args.Uint32() // port, ignored
@@ -163,9 +165,8 @@ func (b *binder) getPort(c *rpc.Call, _ bool) rpc.Status {
 	return rpc.Done
 }
 
-// find looks a service up. As in rpcbind, another version of the program will
-// do unless the version has to be exact. A netid without "6" finds services of
-// both families: the caller reached this one by either.
+// find finds a service. Unless exact is true, another version of the program is good enough, as in
+// rpcbind. A netid without "6" also finds services by IPv6.
 func (b *binder) find(c *rpc.Call, prog, vers uint32, netid string, exact bool) (netip.AddrPort, bool) {
 	var best *Service
 	var bestAt netip.AddrPort
@@ -209,7 +210,9 @@ func (b *binder) dump2(c *rpc.Call, _ bool) rpc.Status {
 	return rpc.Done
 }
 
-// query is the part of an rpcb that counts.
+// query has the fields of an rpcb that are used (RFC 1833 section 2.1):
+//
+//	r_prog | r_vers | r_netid<> | r_addr<> | r_owner<>
 type query struct {
 	prog, vers uint32
 	netid      string
@@ -222,8 +225,8 @@ func decodeQuery(d *xdr.Decoder) query {
 	return q
 }
 
-// getAddr is RPCBPROC_GETADDR and GETVERSADDR: an empty string if there is none.
-// An empty netid means that of the caller.
+// getAddr is RPCBPROC_GETADDR and RPCBPROC_GETVERSADDR. The result is an empty string if there is
+// no such service. An empty netid means the transport of the call.
 func (b *binder) getAddr(exact bool) func(*rpc.Call, bool) rpc.Status {
 	return func(c *rpc.Call, _ bool) rpc.Status {
 		q := decodeQuery(&c.Args)
@@ -266,8 +269,8 @@ func getTime(c *rpc.Call, _ bool) rpc.Status {
 	return rpc.Done
 }
 
-// UniversalAddr is the universal address (RFC 5665 section 5.2.3.3): the address
-// and the two bytes of the port, with dots.
+// UniversalAddr returns the universal address (RFC 5665 section 5.2.3.3) of an address: a dot and
+// the high byte of the port, and a dot and the low byte, follow the text of the IP address.
 func UniversalAddr(a netip.AddrPort) string {
 	b := a.Addr().WithZone("").AppendTo(nil)
 	b = append(b, '.')

@@ -13,14 +13,14 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Program is the number of the protocol. Version2 can ask for quotas of groups too.
+// Program is the RPC program number of the protocol. Version2 can ask for quotas of groups, too.
 const (
 	Program  = 100011
 	Version1 = 1
 	Version2 = 2
 )
 
-// Procedures. The active ones tell nothing of a quota that is not enforced.
+// Procedures. Those named Active leave out a quota that is not enforced.
 const (
 	ProcNull      = 0
 	ProcGet       = 1
@@ -33,8 +33,8 @@ const (
 const (
 	KindUser  = 0
 	KindGroup = 1
-	// KindProject is PRJQUOTA of Linux. The number is not looked at: the project is that of the
-	// directory that the path leads to.
+	// KindProject is PRJQUOTA of Linux. The server ignores the number of the project: it takes the
+	// project of the directory that the path leads to.
 	KindProject = 2
 )
 
@@ -52,8 +52,8 @@ const (
 // TiB is the largest. A larger size is reported as 16 TiB.
 const blockSize = 4096
 
-// Programs returns versions 1 and 2. Of the configuration it uses the exports and the groups, and
-// notes denials. wall is the clock of the host.
+// Programs returns versions 1 and 2. Of cfg they use the exports and the groups, and record
+// denials. wall is the clock of the host.
 func Programs(cfg nfs.Config, wall func() time.Time) []rpc.Program {
 	cfg.SetDefaults()
 	s := &server{cfg, wall}
@@ -79,7 +79,7 @@ type server struct {
 	wall func() time.Time
 }
 
-// refuse answers SETQUOTA, whatever its arguments: nobody may.
+// refuse answers SETQUOTA with Perm, whatever its arguments: nobody may set quotas.
 func refuse(c *rpc.Call, _ bool) rpc.Status {
 	c.Res.Uint32(uint32(Perm))
 	return rpc.Done
@@ -107,11 +107,12 @@ func (s *server) get(c *rpc.Call, kinds bool) rpc.Status {
 	return rpc.Done
 }
 
-// statusLater is of no version: the name of the client's host is being resolved.
+// statusLater is in no version of the protocol: the name of the client's host is being resolved,
+// and the server drops the call.
 const statusLater Status = 0
 
 // quota looks up the quota of a user in the file system of an export. A caller may look up its own
-// quota, and root those of all users. The rules of the export decide which caller is root.
+// quota, and root those of all users. The rules of the export decide whether a caller is root.
 func (s *server) quota(c *rpc.Call, p string, kind, id uint32) (q blockstore.Quota, st Status) {
 	x, rest := s.Exports.ByPath(p)
 	if x == nil || kind != KindUser && kind != KindProject {
@@ -133,7 +134,7 @@ func (s *server) quota(c *rpc.Call, p string, kind, id uint32) (q blockstore.Quo
 		return project(x, &who, rest)
 	}
 	switch {
-	case id == c.Cred.UID: // whoever that is here
+	case id == c.Cred.UID: // its own quota: that of the user to whom the rule maps it
 	case who.UID == 0:
 		who = blockstore.Cred{UID: id, GID: who.GID}
 	default:
@@ -156,8 +157,8 @@ func (s *server) quota(c *rpc.Call, p string, kind, id uint32) (q blockstore.Quo
 	return q, OK
 }
 
-// project looks up the quota of the project of a directory below an export. Who may go there may
-// see it, as it is what statfs(2) tells.
+// project looks up the quota of the project of a directory below an export. Every caller that may
+// reach the directory may see it, because statfs(2) shows the same numbers.
 func project(x *nfs.Export, who *blockstore.Cred, rest string) (q blockstore.Quota, st Status) {
 	store, ok := x.FS.(blockstore.ProjectQuotas)
 	if !ok {
@@ -182,8 +183,11 @@ func project(x *nfs.Export, who *blockstore.Cred, rest string) (q blockstore.Quo
 	return q, OK
 }
 
-// Encode appends a quota. now is the time of the wall clock: the wire has the seconds that are left
-// of the time in which a soft limit may be exceeded.
+// Encode appends an rquota. now is the time of the wall clock. The last two fields are the seconds
+// that are left until an exceeded soft limit is enforced. All fields are uint32:
+//
+//	bsize | active | bhardlimit | bsoftlimit | curblocks
+//	fhardlimit | fsoftlimit | curfiles | btimeleft | ftimeleft
 func Encode(e *xdr.Encoder, q *blockstore.Quota, now time.Time) {
 	blocks := func(n uint64) uint32 { return clamp((n + blockSize - 1) / blockSize) }
 	left := func(until int64) uint32 {
@@ -213,7 +217,8 @@ func EncodeArgs(e *xdr.Encoder, p string, uid uint32) {
 	e.Uint32(uid)
 }
 
-// Decode reads the result of GETQUOTA. now is the time of the wall clock at which it came.
+// Decode reads the result of GETQUOTA: a status, and an rquota after OK. now is the time of the
+// wall clock at which the result came.
 func Decode(d *xdr.Decoder, now time.Time) (q blockstore.Quota, st Status, err error) {
 	if st = Status(d.Uint32()); st != OK {
 		if d.Err() == nil && st != NoQuota && st != Perm {
@@ -224,7 +229,7 @@ func Decode(d *xdr.Decoder, now time.Time) (q blockstore.Quota, st Status, err e
 	unit := uint64(d.Uint32())
 	d.Bool()
 	for _, n := range []*uint64{&q.Hard, &q.Soft, &q.Used} {
-		*n = uint64(d.Uint32()) * unit // 2⁶⁴ is not reached
+		*n = uint64(d.Uint32()) * unit // does not overflow: both factors have 32 bits
 	}
 	for _, n := range []*uint64{&q.FilesHard, &q.FilesSoft, &q.Files} {
 		*n = uint64(d.Uint32())

@@ -10,7 +10,7 @@ import (
 // Backchannel is the direction of a session in which the server calls (RFC 8881 section 2.10.3.1).
 // It has the slots, and the connections that the client has bound. It sends nothing: the caller
 // takes a slot by Begin, sends the request, and calls End with the outcome. Its methods may be
-// called from any goroutine; its lock is taken last.
+// called from any goroutine. Of all locks its own is taken last.
 //
 // The slots are those of the client's reply cache, with the server as the requester:
 //
@@ -32,12 +32,13 @@ type Backchannel struct {
 	paths   []rpc.Caller // connections, newest last; the transport owns them
 	slots   []backSlot
 	had     bool // the backchannel has had a connection
-	proven  bool // the client has answered since the backchannel had no connection last
+	proven  bool // the client has answered since the backchannel last had no connection
 	probing bool // Probe has returned true and no request has ended since
 	fault   bool // the client does not know the session, or no slot is left
 }
 
-// backSlot is a slot of the backchannel. what is the request that is busy or lost, else nil.
+// backSlot is a slot of the backchannel. what is the request of a busy or lost slot; in other
+// states it is nil.
 type backSlot struct {
 	seq   uint32 // of the last request that was executed
 	state backSlotState
@@ -106,7 +107,7 @@ func (b *Backchannel) Bind(path rpc.Caller) {
 	b.had, b.fault = true, false
 }
 
-// Unbind removes a connection: BIND_CONN_TO_SESSION has made it one of the fore channel alone.
+// Unbind removes a connection that BIND_CONN_TO_SESSION has restricted to the fore channel.
 func (b *Backchannel) Unbind(path rpc.Caller) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -210,7 +211,7 @@ func (b *Backchannel) Begin(what any) (a Attempt, ok bool) {
 	defer b.mu.Unlock()
 	defer func() {
 		if !ok {
-			b.probing = false // an attempt that was not begun does not end
+			b.probing = false // Begin has taken no slot, so End will not clear probing
 		}
 	}()
 	if !b.status().Live {
@@ -235,8 +236,9 @@ func (b *Backchannel) Begin(what any) (a Attempt, ok bool) {
 	return b.attempt(free), true
 }
 
-// attempt makes slot i busy and returns its request, for the newest connection: an older one may be
-// that of a client host that has lost its network. Call with mu held, and with a connection.
+// attempt makes slot i busy and returns its request, for the newest connection. The client host may
+// have lost its network: then its older connections lead nowhere. Call with mu held, and with a
+// connection.
 func (b *Backchannel) attempt(i int) Attempt {
 	k := &b.slots[i]
 	k.state = backBusy
@@ -251,8 +253,8 @@ func (b *Backchannel) attempt(i int) Attempt {
 	return a
 }
 
-// Outcome is the result of an attempt. nfs4.outcomeOf derives it from the reply, which may be
-// anything.
+// Outcome is the result of an attempt. nfs4.outcomeOf derives it from the reply, whose content is
+// the client's choice.
 type Outcome uint8
 
 // Outcomes.

@@ -8,20 +8,21 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// A client of version 4.1 and later, with its sessions, belongs to whoever made it. Three things
-// are compared (RFC 8881 sections 2.10.3.1 and 2.10.8.3):
+// The server accepts calls about a client of version 4.1 or later, and about its sessions, only
+// from the caller that made the client. It compares three things (RFC 8881 sections 2.10.3.1 and
+// 2.10.8.3):
 //
 //	identity   TLS and partition of the connection      every call
 //	host       address of the connection                SEQUENCE, CREATE_SESSION, DESTROY_CLIENTID
 //	principal  flavor and user of the credential        EXCHANGE_ID, CREATE_SESSION, DESTROY_SESSION,
 //	                                                    DESTROY_CLIENTID, BIND_CONN_TO_SESSION
 //
-// SEQUENCE does not compare principals, as all users of a host share its sessions. A host
-// is known once it has named the client's verifier (EXCHANGE_ID) or a session ID
-// (BIND_CONN_TO_SESSION) as the client's principal; neither can be guessed. So clients with several
-// addresses, and those whose address changes, keep their sessions.
+// SEQUENCE does not compare principals, because all users of a host share its sessions. The server
+// remembers hosts. A host is added when it names a secret of the client as the client's principal:
+// the verifier (EXCHANGE_ID) or a session ID (BIND_CONN_TO_SESSION). Neither can be guessed. So a
+// client keeps its sessions if it has several addresses or changes its address.
 //
-// The status for a caller that is not the client:
+// The status for another caller:
 //
 //	another identity   STALE_CLIENTID, BADSESSION    as if there were no such client or session
 //	another host       SEQUENCE: CONN_NOT_BOUND_TO_SESSION, and the client binds its connection
@@ -31,8 +32,8 @@ import (
 //
 // A client with state protection has two more rules; see protect.go.
 //
-// A principal of AUTH_SYS is what the caller claims. It stops mistakes, and attackers only together
-// with the address or with TLS.
+// A principal of AUTH_SYS is only what the caller claims. Alone it stops mistakes. Together with
+// the address or with TLS it stops attackers too.
 
 // Identity is what a connection shows of the client beside its address.
 type Identity struct {
@@ -71,9 +72,9 @@ type By struct {
 	From      From
 }
 
-// Each identity has owner strings of its own: nobody can end a client by its owner string over a
-// connection that shows another identity. Tables and the journal know a client without an identity
-// by its owner string. For a client with an identity they have a prefix before the owner string:
+// An owner string is unique within one identity: nobody can end a client by its owner string over a
+// connection that shows another identity. Tables and the journal have a client without an identity
+// under its owner string. For a client with an identity they have a prefix before the owner string:
 //
 //	NUL security partition(2) name NUL owner
 //
@@ -165,8 +166,8 @@ func (s *Server) denied(c *Client, op string, from *From) {
 	}
 }
 
-// Bindable finds a session that a connection of by may be bound to, and remembers the host (RFC
-// 8881 section 18.34.3). It returns nil for an unknown session and for one of somebody else. The
+// Bindable finds a session to which a connection of by may be bound, and remembers the host (RFC
+// 8881 section 18.34.3). It returns nil if the session is unknown or belongs to somebody else. The
 // reply is BADSESSION in both cases, so the caller does not learn which session IDs exist.
 func (s *Server) Bindable(id SessionID, by *By) *Session {
 	x := s.Session(id)

@@ -23,8 +23,8 @@ type Principal struct {
 // Verifier is a client's verifier4: it changes when the client restarts.
 type Verifier [8]byte
 
-// Client is a client as one EXCHANGE_ID made it. After a restart of the client there is a new
-// Client.
+// Client is the record of a client: the result of one EXCHANGE_ID or SETCLIENTID. After a restart
+// of the client there is a new Client.
 type Client struct {
 	ID uint64
 
@@ -46,9 +46,9 @@ type Client struct {
 	mu          sync.Mutex
 	dead        bool
 	charged     int64 // see memory
-	noExport    bool  // no export admits it, as far as the exports know yet
+	noExport    bool  // no export admits it, as far as is known
 	mounted     bool  // it counts in account.mounts
-	left        bool  // it has left account, for good
+	left        bool  // its memory was subtracted from account; charge does nothing from then on
 	complete    bool  // RECLAIM_COMPLETE was done
 	sessions    map[SessionID]*Session
 	create      createSlot
@@ -65,7 +65,7 @@ type Client struct {
 }
 
 // records are the clients with one owner string: at most one confirmed client, and at most one
-// unconfirmed client that can replace it by CREATE_SESSION.
+// unconfirmed client. CREATE_SESSION or SETCLIENTID_CONFIRM replaces the first by the second.
 type records struct{ confirmed, unconfirmed *Client }
 
 func (c *Client) renew(now time.Time) { c.renewed.Store(now.UnixNano()) }
@@ -190,7 +190,7 @@ func (s *Server) record(
 ) *Client {
 	defer func() {
 		if *r == (records{}) {
-			delete(s.owners, known) // there was no room for another
+			delete(s.owners, known) // the table or the host has no room for another client
 		}
 	}()
 	s.dropUnconfirmed(r)
@@ -290,9 +290,9 @@ func (s *Server) remove(c *Client) {
 	}
 }
 
-// give ends a client whose lease has run out, so that other clients get its state. It reports false
-// if the journal cannot be written. The other clients then wait: otherwise the client could, after
-// a restart, reclaim what they had got meanwhile.
+// give ends a client whose lease has run out, so that other clients get its state. It returns false
+// if the journal cannot be written. Then the client keeps its state and the other clients wait.
+// Otherwise the client could, after a restart of the server, reclaim what they have got meanwhile.
 func (s *Server) give(c *Client) bool {
 	if !c.delist() {
 		return false

@@ -15,12 +15,14 @@ import (
 // Notice is a copy stateid of COPY_NOTIFY (RFC 7862 sections 4.8 and 15.3): another server, the
 // destination of a COPY, may read one file with it. It ends
 //
-//	with the state by which its client reads the file: CLOSE, DELEGRETURN, end of the client
-//	a lease after the destination has last read with it
-//	by OFFLOAD_CANCEL of its client
-//	as the least recently used one, when its client has noticesOf of them
+//   - with the state by which its client reads the file: at CLOSE, DELEGRETURN, or the end of the
+//     client;
+//   - when the destination has not read with it for a lease;
+//   - at OFFLOAD_CANCEL of its client;
+//   - when its client has noticesOf of them and makes another one. The least recently used one
+//     ends.
 //
-// The client has closed most notices by closing the file, without a word.
+// Most notices end by CLOSE: clients seldom send OFFLOAD_CANCEL.
 type Notice struct {
 	// File may be read. To is the address of the destination: READs from elsewhere are refused.
 	File lock.File
@@ -51,8 +53,8 @@ const noticeSeq = 1
 // Notify makes the copy stateid of a COPY_NOTIFY. The caller has checked that the client may read
 // n.File by id. DELAY means that there is no room, EXPIRED that the client has ended.
 //
-// Other has 64 random bits, unlike that of other stateids: a destination has another client ID than
-// the client, so whoever knows the stateid can use it.
+// Whoever knows a copy stateid can use it, because the destination has a client ID of its own. So
+// nobody must be able to guess it: unlike other stateids, it has 64 random bits in Other.
 //
 //	 0         4         8         12        16
 //	+---------+---------+---------+---------+
@@ -123,8 +125,8 @@ func (c *Client) dropNotice(n *Notice) {
 	delete(t.m, n.other)
 }
 
-// Noticed checks a copy stateid with which another server, at an address, reads a file. The reader's
-// own session does not matter.
+// Noticed checks the copy stateid with which the destination reads a file, and its address. The
+// session of the destination does not matter.
 //
 //	BAD_STATEID   no copy stateid, one that has ended, of another file, or whose client has closed it
 //	EXPIRED       the destination has not read for a lease

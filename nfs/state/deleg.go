@@ -16,10 +16,10 @@ import (
 //	                             |
 //	                             +--a lease later-->  revoked  --FREE_STATEID-->  ended
 //
-// A client that does not answer CB_RECALL is called again when the next request conflicts. One that
-// goes on writing by the delegation gets more time, up to four leases; two if the store wants its
-// lease of the file back (FreeLease). If the client's own lease has run out, the whole client ends
-// instead.
+// If a client does not answer CB_RECALL, the next request that conflicts sends it again. A client
+// that goes on writing by the delegation gets more time: up to four leases, or two if the store
+// wants its lease of the file back (FreeLease). If the client's own lease has run out, the whole
+// client ends instead.
 //
 // No timer revokes a delegation. The next conflicting request does, a lease or more after the
 // recall (RFC 8881 section 10.4.5, RFC 7530 section 10.4.6). A recalled delegation that no request
@@ -75,7 +75,7 @@ type delegRecord struct {
 	// CB_GETATTR reply has another one has modified the file (RFC 8881 section 10.4.3). It counts
 	// for write delegations only.
 	Change uint64
-	Times  bool // the client has the times of the file, too
+	Times  bool // the client also keeps the times of the file (RFC 9754 section 5)
 
 	// The client's mu guards these. Accessed and Modified are the times of the file when the client
 	// got the delegation, or those that it has set since, in Unix nanoseconds.
@@ -86,7 +86,7 @@ type delegRecord struct {
 
 	// The file's shard guards these.
 	Recalled     bool
-	Last         int64  // limit of until, however long the client goes on writing; io reads it atomically
+	Last         int64  // the latest that until can become; io reads it atomically
 	Acknowledged bool   // the client has answered CB_RECALL with OK
 	Reported     uint64 // the last change attribute that others got, see Writer.Change
 }
@@ -122,10 +122,10 @@ const (
 	// its cache. Without this bound one WRITE for each lease would keep others from the file for
 	// ever.
 	extensions = 4
-	// leaseExtensions is the same if the store wants its lease back. A store of a cluster is ended by
-	// the cluster if it does not return one in time, and how long that is has a bound.
+	// leaseExtensions replaces extensions if the store wants its lease back. A cluster ends a store
+	// that returns a lease too late, and bounds the time that a store may choose for it.
 	leaseExtensions = 2
-	// recentMax bounds delegShard.recent: the files of a shard that are not delegated for a while.
+	// recentMax bounds delegShard.recent.
 	recentMax = 256
 	// recentTime is how long a file is not delegated after a recall.
 	recentTime = 30 * time.Second
@@ -142,7 +142,7 @@ type delegShard struct {
 	watch map[lock.File]chan struct{}
 }
 
-// delegCounts are of the whole server.
+// delegCounts are counts of the whole server.
 type delegCounts struct {
 	possible               atomic.Bool   // there has been a backchannel; never false again
 	all, writes, dirs      atomic.Int64  // now, without the revoked ones
@@ -167,8 +167,8 @@ func (s *Server) Delegations() DelegCounts {
 	}
 }
 
-// clash is what is to be done about the delegations that conflict with a request. settle does it,
-// when the shard's lock is released: revoking takes the lock of another client.
+// clash is what has to be done about the delegations that conflict with a request. settle does it
+// after the shard's lock was released, because revoking takes the lock of another client.
 type clash struct {
 	wait   bool      // at least one is being recalled
 	recall []Recall  // CB_RECALL is to be sent now
@@ -176,13 +176,13 @@ type clash struct {
 	gone   []*Client // their lease has run out
 }
 
-// any reports whether there is such a delegation.
+// any reports whether any delegation conflicts.
 func (k *clash) any() bool { return k.wait || len(k.revoke)+len(k.gone) > 0 }
 
 // clash finds the delegations of a file that conflict with reading it or, if change is true, with
-// any use. by is the client that wants to do so; its own delegation does not conflict. by is nil
-// for another protocol. kinds are those of a change of a directory, see BeginDirChange; 0 means
-// none of them. Call with the shard's lock held.
+// any use. by is the client that makes the request; its own delegation does not conflict. by is nil
+// for another protocol. kinds are the kinds of a change of a directory, see BeginDirChange; 0 for
+// other requests. Call with the shard's lock held.
 //
 // clash only marks and collects. It must not send, revoke or end anything itself: that takes the mu
 // of the delegation's client, and the lock order has Client.mu before the shard.
@@ -282,8 +282,8 @@ func (s *Server) Recalled(r *Recall, acknowledged bool) {
 	r.d.calling, r.d.Acknowledged = false, acknowledged
 }
 
-// FreeLease is Free for a store that wants its lease of the file back. A client that goes on writing
-// has two leases from the first call on.
+// FreeLease is Free for a store that wants its lease of the file back. From the first call on, a
+// client that goes on writing has two leases.
 func (s *Server) FreeLease(now time.Time, f lock.File) bool {
 	free := s.Free(now, f, nil, true)
 	if !free {
@@ -310,8 +310,9 @@ func (s *Server) Free(now time.Time, f lock.File, by *Client, change bool) bool 
 	return s.free(now, f, by, change, 0)
 }
 
-// Undelegated reports whether no delegation conflicts, so that Free would return true. It neither recalls nor revokes
-// anything: a transport's loop must not wait for the journal or for the locks of other clients.
+// Undelegated reports whether no delegation conflicts, so that Free would return true. It neither
+// recalls nor revokes anything: a transport's loop must not wait for the journal or for the locks
+// of other clients.
 func (s *Server) Undelegated(f lock.File, by *Client, change bool) bool {
 	if s.delegs.all.Load() == 0 || !change && s.delegs.writes.Load() == 0 {
 		return true

@@ -19,9 +19,9 @@ type Delegate struct {
 	Origin  Origin
 	// Change is the file's change attribute before the grant. It counts for write delegations only.
 	Change uint64
-	// Times: the client is to have the times of the file, too (RFC 9754 section 5). Accessed and
-	// Modified are those before the grant, in Unix nanoseconds. They count for write delegations
-	// only.
+	// Times: the client is to keep the times of the file, too (RFC 9754 section 5). Accessed and
+	// Modified are the times before the grant, in Unix nanoseconds. All three count for write
+	// delegations only.
 	Times              bool
 	Accessed, Modified int64
 	// Dir: the file is a directory; see DelegateDir. Notices are kinds of changes of its entries.
@@ -31,12 +31,12 @@ type Delegate struct {
 	By *Turn
 }
 
-// Delegated is a delegation that was given. Only Crowded is set if none was.
+// Delegated is a delegation that was granted. If none was, only Crowded has a meaning.
 type Delegated struct {
 	ID    Stateid
 	Write bool
 	Times bool
-	// Crowded: there is hardly room for more, given or not; see RecallAny.
+	// Crowded: there is hardly room for more delegations; see RecallAny.
 	Crowded bool
 }
 
@@ -57,8 +57,8 @@ const (
 	Given         WhyNot = 0 // there is one
 	WhyContention WhyNot = 1
 	WhyResource   WhyNot = 2
-	WhyUpgrade    WhyNot = 5 // the client has it for reading
-	WhyDowngrade  WhyNot = 6 // the client has it for writing
+	WhyUpgrade    WhyNot = 5 // the client has a read delegation
+	WhyDowngrade  WhyNot = 6 // the client has a write delegation
 )
 
 // Delegate grants the client a delegation of a file that it has open, unless an open, lock,
@@ -101,14 +101,14 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	case d != nil || c.revoked > 0:
 		// One delegation of a file for each client: a second stateid would have to be recalled,
 		// too. A client that ignores its revoked stateids would collect them without end.
-		return res, WhyResource // there is one already, or the client has one to give up first
+		return res, WhyResource // the client has one already, or has to free a revoked one first
 	}
 	live, proven := c.calledBack()
 	if !proven && (!a.Reclaim || !live) {
 		return res, WhyResource
 	}
 	if o := a.By; o != nil && !o.owner.Confirmed {
-		return res, WhyResource // the open may be no open at all
+		return res, WhyResource // the OPEN may be an old request of the network; see seqid.go
 	}
 	d := &deleg{c: c, delegRecord: delegRecord{
 		File: a.File, Write: a.Write, Origin: a.Origin, Change: a.Change, Given: now.UnixNano(), Seq: 1,
@@ -127,7 +127,7 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	if sh.deleg.changing[a.File] > 0 {
 		return res, WhyContention
 	}
-	// The same for locks of other clients and protocols.
+	// Locks of other clients and protocols, also such as the host did not take.
 	if _, ok := s.cfg.Locks.Test(a.File, whole); !ok {
 		return res, WhyContention
 	}
@@ -206,9 +206,10 @@ func (s *Server) unshareDeleg(d *deleg) {
 	}
 }
 
-// Leased sets leave, which is called once when a delegation that was just granted ends; at once, if
-// it has ended already. Locks are held then: leave must not wait, nor call this package. The caller
-// owns the lease of the host's kernel until this call, and the delegation owns it from then on.
+// Leased hands over the lease of the host's kernel for a delegation that was just granted. The
+// caller owns the lease until this call, and the delegation owns it from then on. When the
+// delegation ends, leave is called once; if it has ended already, Leased calls leave at once. Locks
+// are held then, so leave must not wait, nor call this package.
 //
 // The delegation can have ended before this call, and before its client knew of it: Evict, for
 // example, ends all state of a client at any time.

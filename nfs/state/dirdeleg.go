@@ -8,8 +8,8 @@ import (
 )
 
 // A delegation of a directory (RFC 8881 section 10.9) is a delegation for reading: while a client
-// has it, nobody else changes the directory. It lives in the tables of the other delegations, and
-// is recalled, returned and revoked like them. Two things differ:
+// has it, nobody else changes the directory. It is in the same tables as the delegations of files,
+// and is recalled, returned and revoked like them. Two things differ:
 //
 //   - The client may have asked for notifications of some kinds of changes. A change of these kinds
 //     does not conflict: the caller makes it, and calls the client (CB_NOTIFY).

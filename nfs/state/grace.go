@@ -37,7 +37,7 @@ import (
 
 // grace is the period and the list.
 type grace struct {
-	on    atomic.Bool     // the period may not be over yet; never true again
+	on    atomic.Bool     // the period may last; never true again
 	until time.Time       // the latest end
 	known map[string]bool // clients that may reclaim; never changed, so read without a lock
 
@@ -45,13 +45,13 @@ type grace struct {
 	// locks it for writing.
 	frozen sync.RWMutex
 
-	// mu is held while the journal is written: a write to disk under a lock. The
-	// first state of a client, its end and the end of the period pay for that, and nothing else.
-	// Client.mu must not be held then, or requests of the client would wait for the disk.
+	// mu is held while the journal is written: a write to disk under a lock. Only three steps wait for
+	// it: the first state of a client, the end of a client, and the end of the period. Client.mu must
+	// not be held then, or all requests of the client would wait for the disk.
 	mu      sync.Mutex
-	waiting map[string]bool    // of known, clients that have not sent RECLAIM_COMPLETE
-	list    map[string]*Client // what the journal has; nil: without state of this start
-	journal Journal            // nil: nothing is written, and nobody may reclaim after the next start
+	waiting map[string]bool    // those of known that have not sent RECLAIM_COMPLETE
+	list    map[string]*Client // the clients in the journal; nil: the client has no state since this start
+	journal Journal            // nil: nothing is written, and no client may reclaim after the next start
 }
 
 // init fills the list from Config.Known. The keys of the maps are owner strings with the identity
@@ -131,9 +131,9 @@ func (s *Server) Grace(now time.Time) bool {
 	return false
 }
 
-// othersReclaim reports whether clients of another protocol may be reclaiming locks. NLM has a
-// grace period of its own. A new lock in it could take the range that a client of NLM is about to
-// reclaim.
+// othersReclaim reports whether clients of another protocol may be reclaiming locks: NLM has a
+// grace period of its own. A new lock during it could take the range that a client of NLM is about
+// to reclaim.
 func (s *Server) othersReclaim() bool { return s.cfg.OthersReclaim != nil && s.cfg.OthersReclaim() }
 
 // GracePending reports whether a grace period may last. Unlike Grace it never writes to the
@@ -170,9 +170,9 @@ func (c *Client) enlist() bool {
 	return true
 }
 
-// succeed puts a client into the place of its earlier start. The state of the earlier start is
-// gone, but the list still names the client by its owner string. The journal has owner strings
-// only, so nothing is written.
+// succeed gives a client the place in the list that its earlier start has. The state of the earlier
+// start is gone, but the journal still has the client's owner string, and nothing else. So nothing
+// needs to be written.
 func (c *Client) succeed(old *Client) {
 	g := &c.s.grace
 	g.mu.Lock()
@@ -183,8 +183,8 @@ func (c *Client) succeed(old *Client) {
 	}
 }
 
-// delist removes a client whose state is gone from the list, unless another start of it has taken
-// its place there. It reports false if the journal cannot be written.
+// delist removes a client whose state is gone from the list. If a later start of the client has its
+// place there, the place stays. delist returns false if the journal cannot be written.
 func (c *Client) delist() bool {
 	if !c.listed.Load() {
 		return true

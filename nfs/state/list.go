@@ -14,19 +14,19 @@ type ClientInfo struct {
 	ID        uint64
 	Owner     string    // as the client sent it: any bytes, also control characters
 	Confirmed bool      // false: CREATE_SESSION or SETCLIENTID_CONFIRM has not come yet
-	Renewed   time.Time // when it last renewed its lease
+	Renewed   time.Time // when it last sent a request that renews its lease
 	Expired   bool      // silent for longer than the lease; its state ends when somebody wants it
 	Reclaims  bool      // it may reclaim what it had before the server's restart
-	// Version is 4.0, or that of a session; empty: there is none.
+	// Version is 4.0, or the minor version of a session; empty if there is no session.
 	Version  string
 	Sessions int
 	Opens    int
 	Locks    int // lock-owners with a lock stateid, for each file
 	// Offloads are copies that go on after their replies.
 	Offloads int
-	// Delegations are those that it has. Revoked are those that the server has revoked and the
-	// client has not freed (FREE_STATEID). Live: there is a way to call the client, which may not
-	// have been tried yet. Answers: the client has answered a callback.
+	// Delegations counts those that are valid. Revoked counts those that the server has revoked and
+	// the client has not freed (FREE_STATEID). Live: the client can be called, as far as is known.
+	// Answers: the client has answered a callback.
 	Delegations, Revoked int
 	Live, Answers        bool
 }
@@ -38,7 +38,7 @@ func (s *Server) Clients(now time.Time) []ClientInfo {
 	grace := s.Grace(now)
 	for _, c := range s.sortedClients() {
 		if c.unused(now) {
-			continue // Sweep has not come by yet
+			continue // Sweep has not removed it yet
 		}
 		c.mu.Lock()
 		i := ClientInfo{
@@ -129,7 +129,7 @@ type GraceInfo struct {
 	Waiting []string  // owner strings of the clients that it waits for; never nil
 }
 
-// GraceState says whether there is a grace period, and who it waits for.
+// GraceState returns the grace period and the clients that it waits for.
 func (s *Server) GraceState(now time.Time) GraceInfo {
 	i := GraceInfo{On: s.Grace(now), Waiting: []string{}}
 	if !i.On {

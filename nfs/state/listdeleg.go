@@ -21,8 +21,9 @@ type DelegInfo struct {
 	Until                  time.Time
 }
 
-// DelegationList lists up to most delegations by client, the oldest of each first. Revoked ones are
-// not in the list. If a client has more than are left of most, which of them are listed is random.
+// DelegationList lists up to most delegations by client, the oldest of each client first. It does
+// not list revoked ones. If the last client has more than there is room for, a random choice of
+// them is listed.
 //
 // The recall state is guarded by the shard of the file, and the rest by the client's mu. So the
 // shard is locked inside mu, for each delegation. most bounds how long requests of the client wait.

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// The state of clients is bounded in bytes: for all clients, and for each host. From its beginning
-// a session counts with all that its slots may retain, so that there is always room for a granted
-// reply cache. Everything else counts when it is made. The costs are a little more than what the
-// heap takes.
+// The state of clients is bounded in bytes: for all clients, and for each host. A session counts,
+// from its beginning, as much as all its slots may retain. So there is always memory for a reply
+// cache that was granted. Everything else counts when it is made. The costs are a little more than
+// what the heap takes.
 //
 //	new hosts             7/8 of all; the rest is for hosts with mounts
 //	without an export     1/64 of all, for all clients that no export admits
@@ -29,8 +29,8 @@ import (
 //	OPEN, LOCK                     DELAY
 //	delegation, asynchronous COPY  none; the OPEN succeeds, the COPY is synchronous
 //
-// The counters are atomic, and checked (room) before they are raised (charge), with no lock over
-// both. Concurrent requests can therefore exceed a bound by what each of them adds.
+// The counters are atomic. A request checks them (room), and then raises them (charge), without a
+// lock over both. Concurrent requests can therefore exceed a bound by what each of them adds.
 
 // Costs in bytes, with the entries of maps; strings of the client are added.
 const (
@@ -91,8 +91,8 @@ func hostKey(a netip.Addr) netip.Addr {
 	return a
 }
 
-// enter adds a client to the account of its host. It returns nil if the host has most clients
-// already.
+// enter adds a client to the account of its host. It returns nil if the host already has the most
+// clients that it may have.
 func (m *memory) enter(host netip.Addr, most int64) *account {
 	key := hostKey(host)
 	m.mu.Lock()
@@ -277,7 +277,7 @@ func (ch *Channel) shrink(n int64) {
 // time in freed runs it. Call with no lock held: give writes the journal.
 //
 // If the host itself has too much, only its own clients end. If all hosts together have too much,
-// clients of every host do. except is the client that asks; it does not end.
+// clients of every host end. except is the client that asks for memory; it does not end.
 func (s *Server) freeMemory(now time.Time, a *account, noExport bool, n int64, except *Client) {
 	m := &s.mem
 	m.mu.Lock()

@@ -26,7 +26,7 @@ type Writer struct {
 	Client *Client
 	File   lock.File
 	Origin Origin
-	Times  bool // the client has the times of the file, too
+	Times  bool // the client also keeps the times of the file
 
 	d *deleg
 }

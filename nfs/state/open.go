@@ -89,7 +89,7 @@ type Opened struct {
 //	RECLAIM_CONFLICT  the same, for a reclaim
 //	DELAY             a recall is under way, no room, or the list cannot be written
 //
-// Each turn of the loop ends a client with an expired lease, revokes a delegation, or returns.
+// Each round of the loop ends a client with an expired lease, revokes a delegation, or returns.
 func (c *Client) Open(now time.Time, a *Open) (Opened, nfs.Status) {
 	if st := c.admit(now, a.Reclaim); st != nfs.OK {
 		return Opened{}, st
@@ -135,9 +135,9 @@ func (c *Client) admit(now time.Time, reclaim bool) nfs.Status {
 	return nfs.OK
 }
 
-// open is one attempt of Open. victim is a client with an expired lease whose open conflicts, k are
-// delegations that conflict. The caller deals with both after open has released mu: each of them
-// may take the mu of another client, and no goroutine locks two clients at a time.
+// open is one attempt of Open. victim is a client with an expired lease whose open conflicts. k are
+// delegations that conflict. The caller ends the one and recalls the others after open has released
+// mu: each step may take the mu of another client, and no goroutine locks two clients at a time.
 func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim *Client, k clash) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,7 +217,8 @@ func (s *Server) share(
 		if !other.Share.conflicts(access, deny) {
 			continue
 		}
-		// A client with a lease decides. Clients without are ended only if none with a lease denies.
+		// A conflicting client with a lease denies the OPEN. Only if there is none, clients whose lease
+		// has run out are ended.
 		if denier = other.c; !denier.expired(now) {
 			return denier, false, k
 		}
@@ -228,7 +229,7 @@ func (s *Server) share(
 	if denier != nil {
 		return denier, false, k
 	}
-	// Delegations are recalled for the new modes only: earlier OPENs have recalled for theirs.
+	// Only the new modes recall delegations: earlier OPENs have recalled for theirs.
 	k = sh.clash(now, o.Key.File, o.c, access&Write != 0 || deny != 0, 0, s.cfg.Lease)
 	if k.any() {
 		return nil, false, k

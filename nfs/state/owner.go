@@ -37,8 +37,8 @@ func (c *Client) addLockOwner(o *seqOwner) {
 	c.charge(o.cost())
 }
 
-// openedBy links a new open to its open-owner. If the owner is not confirmed, the open is on trial:
-// it ends when the owner sends another OPEN instead of OPEN_CONFIRM. Call with mu held.
+// openedBy links a new open to its open-owner. If the owner is not confirmed, the open becomes its
+// trial: it ends when the owner sends another OPEN instead of OPEN_CONFIRM. Call with mu held.
 func (c *Client) openedBy(o *open, by *seqOwner) {
 	o.by = by
 	if !by.Confirmed {
@@ -68,9 +68,9 @@ func (c *Client) settled(o *seqOwner) {
 	}
 }
 
-// use and unuse count the states of an owner. The last unuse ends a lock-owner: without a lock
-// stateid no late request of the owner can do harm (RFC 7530 section 9.1.10). An open-owner becomes
-// idle. Call with mu held.
+// use and unuse count the states of an owner. The last unuse ends a lock-owner, because without a
+// lock stateid an old request of the owner cannot do harm (RFC 7530 section 9.1.10). It makes an
+// open-owner idle. Call with mu held.
 func (c *Client) use(o *seqOwner) {
 	o.uses++
 	if o.open {
@@ -97,9 +97,9 @@ func (c *Client) cancel(o *seqOwner) {
 	}
 }
 
-// forget ends an open-owner without an open. The next OPEN of the same name makes a new owner, and
-// the client must confirm it. gone makes requests that wait for the turn look again. Call with mu
-// held.
+// forget ends an open-owner without an open. The next OPEN with the same name makes a new owner,
+// and the client must confirm it. gone tells requests that wait for the turn to look the owner up
+// again. Call with mu held.
 func (c *Client) forget(o *seqOwner) {
 	if !o.gone {
 		c.charge(-o.cost())
@@ -117,8 +117,8 @@ func (c *Client) forget(o *seqOwner) {
 func (c *Client) reap(now time.Time) {
 	v, at := c.v40, now.UnixNano()
 	if at-v.Reaped > int64(c.s.cfg.Lease)/2 {
-		// reap runs for each new owner. The walks below cost too much for that: two in a lease are
-		// enough.
+		// reap runs for each new owner. Walking over all owners each time would cost too much, so it does
+		// so twice in a lease.
 		v.Reaped = at
 		for o := range v.pending {
 			if o.busy == 0 && at-o.Used > int64(c.s.cfg.Lease) {

@@ -14,9 +14,9 @@ import (
 //	cb_client4      cb_program  netid<>  address<>
 //	callback_ident
 //
-// The address is what the client claims. Connecting to any address would let a client direct the
-// server at other hosts. So package nfs4 sets To only if the address is the one that SETCLIENTID
-// came from; the port is the client's choice.
+// The address is the client's claim. If the server connected to every address, a client could
+// direct it at other hosts. So package nfs4 sets To only if the address is the one that SETCLIENTID
+// came from. The port is the client's choice.
 type Callback struct {
 	Program uint32 // RPC program of the client's callback service
 	Ident   uint32 // callback_ident, repeated in each CB_COMPOUND

@@ -51,12 +51,12 @@ func (c *Client) Allows(by *By, op uint32) bool {
 	return c.protected != nil && op < 64 && c.protected.Allow&(1<<op) != 0 && c.by(by)
 }
 
-// connsMax is how many connections of a session are remembered; the oldest is dropped first. A
-// client that still uses a dropped one gets CONN_NOT_BOUND_TO_SESSION and binds it again.
+// connsMax is how many connections of a session are remembered. A new one replaces the oldest. If
+// the client still uses that one, it gets CONN_NOT_BOUND_TO_SESSION and binds it again.
 const connsMax = 64
 
-// attach makes a connection one of the session. Numbers of connections are never used twice, so one
-// that has ended need not be removed.
+// attach makes a connection one of the session. It does not remove connections that have ended:
+// their numbers are never used again.
 func (x *Session) attach(conn int64) {
 	for x.Client.protected != nil {
 		old := x.conns.Load()

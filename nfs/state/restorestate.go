@@ -6,9 +6,9 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// The functions of this file restore one state each. A state from the snapshot has no links: c, by,
-// open and the entries in the maps of client and shard are made here. What a function rejects is
-// always something that Snapshot cannot have written.
+// Each function of this file restores one kind of state. gob has not written the links of a state:
+// c, by, open, and the entries in the maps of client and shard. They are made here. A function
+// rejects only what Snapshot cannot have written.
 
 // enter gives a state the number that it had, and charges its memory. The number is the last part
 // of the stateid: two states with one number would have one stateid, and 0 is never given out.
@@ -67,15 +67,18 @@ func (r *restorer) open(c *Client, o *open) error {
 	return nil
 }
 
-// deleg restores a delegation. A revoked one is nothing but a stateid that waits for FREE_STATEID.
+// deleg restores a delegation. Of a revoked one only the stateid is left, which waits for
+// FREE_STATEID.
 //
-// A CB_RECALL that was in flight is not in flight here: calling is false. Its request is a callback
-// in a slot of the session, which is sent again from there (back). Without one the next conflicting
-// request sends CB_RECALL again. The time until the revocation goes on.
+// A CB_RECALL that was in flight in the old process is not in flight here: calling is false. back
+// finds the request in a slot of the session, and it is sent again from there. In version 4.0 there
+// is no such slot: the next conflicting request sends CB_RECALL again. The time until the
+// revocation goes on.
 //
-// The lease of the host's kernel belonged to a descriptor of the old process. It is taken again; if
-// that fails, programs of the host no longer cause a recall, and the delegation stays. What they
-// did to a directory meanwhile nobody has seen, so Leased recalls its delegation.
+// The lease of the host's kernel belonged to a descriptor of the old process, so it is taken again.
+// If that fails the delegation stays, but programs of the host no longer cause a recall. Nobody has
+// seen what programs of the host did to a directory meanwhile. So RestoreFuncs.Leased notes that
+// the delegation of a directory has to be recalled.
 func (r *restorer) deleg(c *Client, x savedDeleg) error {
 	s := r.s
 	d := &deleg{c: c, delegRecord: x.Record}
@@ -205,14 +208,15 @@ func (r *restorer) offload(c *Client, x savedOffload) error {
 	return r.funcs.Copy(o, x.What)
 }
 
-// v40 takes over what a client of version 4.0 has, but for its opens, which refer to its owners.
+// v40 restores what a client of version 4.0 has, except its opens. They refer to its owners, and
+// are restored later.
 //
-// The connection for callbacks is not handed over. The path gets a new one to the same address, and
-// keeps its state: a client that has answered the old process is called without another CB_NULL.
-// The address was checked when the client gave it (Callback.To).
+// The connection for callbacks is not handed over. The path gets a new one to the same address and
+// keeps its state, so a client that has answered the old process is called without another CB_NULL.
+// The address was checked when the client sent it (Callback.To).
 //
-// A stateid whose CLOSE was the last request of its owner stays in closed, so that the CLOSE can be
-// sent again (RFC 7530 section 9.10.1).
+// closed keeps the stateid whose CLOSE was the last request of its owner, so that the client can
+// send the CLOSE again (RFC 7530 section 9.10.1).
 func (r *restorer) v40(c *Client, x *savedV40) error {
 	if x.V40 == nil {
 		return damaged("a client of version 4.0 without its record")
@@ -249,8 +253,8 @@ func (r *restorer) v40(c *Client, x *savedV40) error {
 	return nil
 }
 
-// lockOwnersUsed checks, once the opens are there, that each lock-owner has a lock stateid: it ends
-// with its last one, and without any it would never end.
+// lockOwnersUsed checks, once the opens are restored, that each lock-owner has a lock stateid. An
+// owner ends with its last one. Without any it would never end.
 func lockOwnersUsed(c *Client) error {
 	if c.v40 == nil {
 		return nil

@@ -151,9 +151,9 @@ const (
 
 // BeginState begins a request with a stateid: CLOSE, OPEN_CONFIRM, OPEN_DOWNGRADE, LOCK or LOCKU.
 // The owner of the state takes the turn. The caller has found the client by the same stateid.
-// BeginState does not compare the seqid of the stateid: a retry has an old one by now, and
-// BAD_SEQID goes before OLD_STATEID (RFC 7530 section 9.1.9). The operation compares it afterwards,
-// in Client.find.
+// BeginState does not compare the seqid of the stateid, because the stateid of a retry is old by
+// now. The operation compares it afterwards, in Client.find. So BAD_SEQID takes precedence over
+// OLD_STATEID (RFC 7530 section 9.1.9).
 //
 // The stateid of the last CLOSE of an owner still leads to the owner, for a retry of the CLOSE.
 func (c *Client) BeginState(
@@ -207,9 +207,10 @@ func (c *Client) BeginState(
 	}
 }
 
-// Locker adds the lock-owner of a LOCK by an open's stateid to the turn (open_to_lock_owner4). A
-// lock-owner that the server does not know takes no part: its first lock_seqid may be anything (RFC
-// 7530 section 9.1.9). A retry does not come here, as BeginState has answered it.
+// Locker adds the lock-owner of a LOCK by an open's stateid to the turn (open_to_lock_owner4). If
+// the server does not know the lock-owner, its first lock_seqid may be anything, and Locker only
+// notes it (RFC 7530 section 9.1.9). A retry does not come here, because BeginState has answered
+// it.
 func (t *Turn) Locker(owner []byte, seq uint32) nfs.Status {
 	c := t.owner.c
 	t.lockSeq = seq
@@ -234,9 +235,9 @@ func (t *Turn) Locker(owner []byte, seq uint32) nfs.Status {
 	}
 }
 
-// take waits for an owner's turn. It returns true with the turn and mu locked. It returns false,
-// with neither locked, if the owner has ended meanwhile. Call with mu held; take releases mu while
-// it waits, because the turn comes before mu. busy keeps reap from ending the owner meanwhile.
+// take waits for an owner's turn. On true the caller has the turn and mu. On false it has neither,
+// because the owner has ended meanwhile. Call with mu held; take releases mu while it waits,
+// because the turn comes before mu. busy keeps reap from ending the owner meanwhile.
 func (c *Client) take(o *seqOwner) bool {
 	o.busy++
 	c.mu.Unlock()
@@ -249,7 +250,7 @@ func (c *Client) take(o *seqOwner) bool {
 	return true
 }
 
-// drop releases an owner's turn, and mu: the end of what take has begun.
+// drop releases an owner's turn and mu, which take has locked.
 func (c *Client) drop(o *seqOwner) {
 	o.busy--
 	o.turn.Unlock()

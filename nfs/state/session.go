@@ -17,8 +17,8 @@ type Channel struct {
 	MaxOps, MaxSlots                   uint32
 }
 
-// Session is a session of a client. All fields but slots stay as CREATE_SESSION has made them. mu
-// guards slots; of all locks only Backchannel.mu is taken under it.
+// Session is a session of a client. CREATE_SESSION sets all fields, and only slots and conns change
+// later. mu guards slots. Of all locks only Backchannel.mu is taken under it.
 type Session struct {
 	ID     SessionID
 	Client *Client
@@ -94,10 +94,11 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 		if c.expired(now) {
 			return Created{}, nfs.ErrStaleClientID
 		}
-		// The client is to name its verifier in an EXCHANGE_ID first. The Linux client does so after
-		// DELAY where it replaces a session (nfs4_reset_session), but not where CREATE_SESSION follows an
-		// EXCHANGE_ID (nfs41_init_clientid): then it gets on when its lease has run out. STALE_CLIENTID
-		// would cost it its locks.
+		// The client is at a new address. It has to name its verifier by EXCHANGE_ID first. DELAY makes
+		// the Linux client do so where it replaces a session (nfs4_reset_session). Where CREATE_SESSION
+		// follows an EXCHANGE_ID (nfs41_init_clientid) it only repeats the call. It then continues when
+		// its lease has run out and it gets STALE_CLIENTID. At once, STALE_CLIENTID would cost the client
+		// its locks.
 		return Created{}, nfs.ErrJukebox
 	}
 	s.freeMemory(now, c.account, a.NoExport, a.Fore.cost(), c)

@@ -92,7 +92,7 @@ func (s *Server) Denied(now time.Time, f lock.File, host netip.Addr, write, mayW
 	}
 }
 
-// denier finds a client that denies a mode, one with a lease if there is any. others reports that a
+// denier finds a client whose open denies a mode, if possible one with a lease. others says that a
 // reservation of another protocol denies the mode.
 func (s *Server) denier(now time.Time, f lock.File, host netip.Addr, mode uint8) (c *Client, others bool) {
 	sh := s.shardOfFile(f)

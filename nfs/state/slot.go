@@ -6,8 +6,8 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// slot is one entry of the reply cache (RFC 8881 section 2.10.6.1). The exported fields are of the
-// last request that was executed, the others of one in execution:
+// slot is one entry of the reply cache (RFC 8881 section 2.10.6.1). The exported fields describe
+// the last request that was executed, and the other fields the request in execution:
 //
 //	idle  --SEQUENCE with Seq+1-->  busy  --Finish-->  idle, Seq+1, reply replaced
 //	                                  `--Cancel-->  idle, unchanged
@@ -20,10 +20,10 @@ type slot struct {
 	Reply  []byte
 	busy   bool          // seq+1 is being executed
 	next   uint64        // its digest
-	done   chan struct{} // a retry waits for the end; nil: none does
+	done   chan struct{} // closed at the end, for a retry that waits; nil: none waits
 }
 
-// Request has what SEQUENCE says of a compound, and what the caller knows of the compound.
+// Request has the arguments of SEQUENCE, and what the caller knows of the compound.
 type Request struct {
 	Session  SessionID
 	From     From
@@ -110,7 +110,7 @@ func (s *Server) Sequence(now time.Time, r *Request) (Use, Verdict, nfs.Status) 
 		return u, Wait, nfs.OK
 	case k.busy && r.Sequence == k.Seq+1:
 		if r.Digest != k.next || k.done != nil {
-			return u, Execute, nfs.ErrJukebox // one may wait, no more
+			return u, Execute, nfs.ErrJukebox // another retry of this slot waits already
 		}
 		k.done = make(chan struct{})
 		u.Done = k.done
@@ -119,7 +119,7 @@ func (s *Server) Sequence(now time.Time, r *Request) (Use, Verdict, nfs.Status) 
 		return u, Execute, nfs.ErrSeqMisordered
 	case r.Sequence == k.Seq+1:
 	case r.Sequence == k.Seq && k.Seq == 0 && k.Digest == 0:
-		return u, Execute, nfs.ErrSeqMisordered // nothing was executed here
+		return u, Execute, nfs.ErrSeqMisordered // the slot has executed no request yet
 	case r.Sequence == k.Seq:
 		x.Client.renew(now)
 		if r.Digest != k.Digest {

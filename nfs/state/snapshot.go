@@ -42,10 +42,10 @@ import (
 // them to the clock of the new process, so that the duration of the handover does not count as
 // silence of a client.
 
-// SnapshotFuncs describe what this package refers to and other packages own. A nil function means
-// that there is no such thing. They are called with the mu of a client held, and Connection and
-// Callback with that of a session and of its Backchannel too: they must not call what takes a lock
-// of this package. Offload.Progress, Offload.ID and Recall.Number take none.
+// SnapshotFuncs describe what belongs to other packages. A nil function says that there is nothing
+// of its kind. They are called with the mu of a client held; Connection and Callback also with that
+// of a session and of its Backchannel. So they must not call what takes a lock of this package.
+// Offload.Progress, Offload.ID and Recall.Number take none.
 type SnapshotFuncs struct {
 	// Connection returns the number by which the successor knows a connection. ok is false if the
 	// successor does not get the connection.
@@ -57,9 +57,9 @@ type SnapshotFuncs struct {
 	Copy func(*Offload) ([]byte, error)
 }
 
-// RestoreFuncs are the counterpart of SnapshotFuncs, in the successor. A nil Callback or Copy makes
-// a snapshot fail that needs it: without the copy the client would wait for CB_OFFLOAD in vain, and
-// a lost callback would occupy its slot for good.
+// RestoreFuncs are the counterpart of SnapshotFuncs, in the successor. If Callback or Copy is nil,
+// a snapshot that needs it fails. Without the copy the client would wait for CB_OFFLOAD in vain. A
+// lost callback would occupy its slot for good.
 type RestoreFuncs struct {
 	// Connection finds a connection by its number. It returns nil if the connection is gone.
 	Connection func(id uint64) rpc.Caller
@@ -197,8 +197,9 @@ type savedPath struct {
 	ProbedAt time.Time
 }
 
-// errBusy is the error of a snapshot in the middle of a request. Its effect may be on disk, and its
-// reply would be in no cache: a client that sends it again to the successor would execute it twice.
+// errBusy is the error of Snapshot while a request is executed. The effect of the request may be on
+// disk, but its reply is in no cache yet. The client would send it to the successor again, which
+// would execute it a second time.
 var errBusy = errors.New("a request of version 4 is still being executed")
 
 // Snapshot returns the state of the server. The caller has stopped all requests before: a request

@@ -20,8 +20,8 @@ import (
 // Memory.
 type Config struct {
 	// Boot is different for each start of the server. It is part of client IDs, session IDs and
-	// stateids. So the server recognizes those of an earlier start as stale, and never takes them
-	// for new ones. Zero and all ones would make special stateids; 1 takes their place.
+	// stateids, so the server recognizes those of an earlier start as stale. Zero and all ones would
+	// make stateids that equal special ones; New replaces both by 1.
 	Boot uint32
 	// Lease is how long a client may be silent; 0 means 90 seconds. It is also the time that a client
 	// has to return a recalled delegation.
@@ -70,14 +70,14 @@ type Change uint8
 
 // Changes.
 const (
-	Established Change = iota // it is confirmed, and may have state
+	Established Change = iota // the client is confirmed, and may have state
 	Replaced                  // a new start of the client has replaced it
-	Ended                     // by its own request, by an administrator, or by other clients after its lease
+	Ended                     // by its own request, by an administrator, or for other clients after its lease
 )
 
 func (c Change) String() string { return [...]string{"established", "replaced", "ended"}[c] }
 
-// changed reports an event of a client to Config.Changed. Call with no lock held.
+// changed passes an event of a client to Config.Changed. Call with no lock held.
 func (s *Server) changed(c *Client, what Change) {
 	if s.cfg.Changed != nil {
 		i := ClientInfo{ID: c.ID, Owner: ownerOf(c.owner), Confirmed: true, Renewed: time.Unix(0, c.renewed.Load())}
@@ -88,12 +88,12 @@ func (s *Server) changed(c *Client, what Change) {
 	}
 }
 
-// Journal is a list of clients on stable storage, by their owner strings. Its methods return when
-// the change would survive a crash: Add returns before the reply to the client's first OPEN, and
-// Remove before another client gets what the removed one had (RFC 8881 section 8.4.3).
+// Journal is a list of clients on stable storage, by their owner strings. A method returns when a
+// crash can no longer undo the change. Add returns before the reply to the client's first OPEN.
+// Remove returns before another client gets what the removed one had (RFC 8881 section 8.4.3).
 type Journal interface {
 	Add(owner string) error
-	// Remove takes out all or none.
+	// Remove removes all of the owners, or after an error none.
 	Remove(owners ...string) error
 }
 
@@ -121,7 +121,8 @@ type Server struct {
 	owners  map[string]*records // by Client.owner; an entry has at least one record
 	clients map[uint32]*Client  // by the low half of the client ID
 	next    uint32              // of the last client ID given out
-	// Of version 4.0: confirmations asked for, and the last clients whose lease ran out.
+	// Of version 4.0: the number of verifiers that nextConfirm has made, and the low halves of the IDs
+	// of the last clients that the server has ended.
 	confirms uint32
 	expired  []uint32
 	// When sweep and Sweep last looked at all clients, in nanoseconds; 0: never.

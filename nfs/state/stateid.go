@@ -37,7 +37,7 @@ type Stateid struct {
 var (
 	// Anonymous stands for no open at all.
 	Anonymous = Stateid{}
-	// Bypass is Anonymous, but a READ with it passes the share reservations of others.
+	// Bypass is like Anonymous, but a READ with it ignores the share reservations of others.
 	Bypass = Stateid{Seq: 1<<32 - 1, Other: [12]byte{255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}}
 	// Current stands for the last stateid that the compound has returned (RFC 8881 section
 	// 16.2.3.1.2).
@@ -46,7 +46,8 @@ var (
 	Invalid = Stateid{Seq: 1<<32 - 1}
 )
 
-// Special reports whether id has a meaning of its own, and is not that of a state, or is none.
+// Special reports whether id is a special stateid, or has the other of one. No state has such a
+// stateid.
 func (id Stateid) Special() bool { return id.Other == Anonymous.Other || id.Other == Bypass.Other }
 
 // stateid makes the stateid of a state. The upper half of a client ID is Config.Boot.
@@ -158,8 +159,9 @@ func (c *Client) findOpen(id Stateid, f lock.File) (*open, nfs.Status) {
 	return o, nfs.OK
 }
 
-// TestStateid is one entry of TEST_STATEID (RFC 8881 section 18.48.3). The Linux client sends it
-// for its stateids when SEQUENCE reports revoked state, and gives up those that are not OK.
+// TestStateid is one entry of TEST_STATEID (RFC 8881 section 18.48.3). The Linux client sends
+// TEST_STATEID for its stateids when SEQUENCE reports revoked state. It gives up those that are not
+// OK.
 func (c *Client) TestStateid(id Stateid) nfs.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()

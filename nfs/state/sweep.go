@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// sweep removes clients one lease after their last renewal, if they are unconfirmed or have no
-// state. If the table is still full, it also removes clients with state whose lease has run out.
+// sweep removes clients whose lease has run out, if they are unconfirmed or have no state. If the
+// table is full, it also removes those with state. Otherwise most calls return at once, because the
+// last look was less than half a lease ago.
 func (s *Server) sweep(now time.Time) {
 	s.mu.Lock()
 	full := len(s.clients) >= s.cfg.Clients

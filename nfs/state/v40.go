@@ -9,10 +9,10 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// A client of version 4.0 has no session. It names itself by SETCLIENTID, and renews its lease by
-// any request with its client ID or a stateid of it (RFC 7530 sections 9.1 and 9.5). The server
-// calls it on a connection that the server makes. Opens, locks and delegations are those of the
-// later versions: clients of all versions conflict with each other as they should.
+// A client of version 4.0 has no session. It names itself by SETCLIENTID. Any request with its
+// client ID or one of its stateids renews its lease (RFC 7530 sections 9.1 and 9.5). The server
+// calls the client on a connection that the server makes. Opens, locks and delegations are those of
+// the later versions, so clients of different versions conflict with each other.
 //
 //	client                     server
 //	  |--SETCLIENTID------------>|  unconfirmed record, or an update of the confirmed one
@@ -23,8 +23,8 @@ import (
 //	  |--reply------------------>|  delegations may be granted from now on
 
 // v40 is the part of a client that only version 4.0 has. The client's mu guards the fields.
-// Confirm, Callback, Update and Reaped are exported for the snapshot; Restore makes the others
-// again.
+// Confirm, Callback, Update and Reaped are exported for the snapshot. Restore makes the other
+// fields again.
 type v40 struct {
 	Confirm  Verifier // setclientid_confirm of the last SETCLIENTID that was confirmed
 	Callback Callback // how the client is called, since then
@@ -72,8 +72,8 @@ type ClientIDSet struct {
 //	version 4.0, same principal and verifier    Update, the same client ID
 //	anything else: a restart of the client      unconfirmed record, new client ID
 //
-// Owner strings of all minor versions are of one kind. A client that returns with another minor
-// version replaces its former self when it confirms.
+// Clients of all minor versions share one space of owner strings. A client that returns with
+// another minor version replaces its earlier record when it confirms.
 func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.Status) {
 	s.sweep(now)
 	known := a.From.known(string(a.Owner))
@@ -120,9 +120,9 @@ func (c *Client) calledAt() Callback {
 	return c.v40.Callback
 }
 
-// nextConfirm returns a new setclientid_confirm: Config.Boot and a counter. The value is unique,
-// which tells retries and late confirmations apart, but not secret: SETCLIENTID_CONFIRM compares
-// the principal as well. Call with the server's mu held.
+// nextConfirm returns a new setclientid_confirm: Config.Boot and a counter. The value is unique, so
+// that retries and late confirmations can be told apart. It is not secret: SETCLIENTID_CONFIRM
+// compares the principal as well. Call with the server's mu held.
 func (s *Server) nextConfirm() (v Verifier) {
 	s.confirms++
 	binary.BigEndian.PutUint32(v[0:], s.cfg.Boot)
@@ -161,7 +161,7 @@ func (s *Server) ConfirmClientID(
 	}
 	c.mu.Unlock()
 	if c.confirmed.Load() {
-		return c, false, nfs.OK // sent again
+		return c, false, nfs.OK // a retry
 	}
 	st = s.confirm(now, c)
 	switch st {

@@ -13,7 +13,7 @@ import (
 // maxFlavors bounds the list that a mount returns (RFC 1813 appendix I sets no limit).
 const maxFlavors = 64
 
-// A form spells the fields of arguments or results, a letter each:
+// A form describes arguments or results by one letter for each field:
 //
 //	h handle   H post_op_fh3   s string   w word   q hyper   v verifier
 //	S sattr3   G guard         a fattr3   p post_op_attr     W wcc_data
@@ -23,7 +23,8 @@ const maxFlavors = 64
 //	A access and default ACL of NFSACL
 type form string
 
-// forms are, by procedure, the arguments, the results, and the results of a failure.
+// forms has, for each procedure, the forms of the arguments, of the results, and of the results of
+// a failure.
 var forms = [...][3]form{
 	nfs3.ProcGetAttr:     {"h", "a", ""},
 	nfs3.ProcSetAttr:     {"hSG", "W", "W"},
@@ -48,7 +49,7 @@ var forms = [...][3]form{
 	nfs3.ProcCommit:      {"hqw", "Wv", "W"},
 }
 
-// mountForms are those of MOUNT. Only MNT has a status.
+// mountForms are the forms of MOUNT. Only MNT has a status.
 var mountForms = [...][3]form{
 	nfs3.MountMnt:    {"s", "hf", ""},
 	nfs3.MountDump:   {"", "m", ""},
@@ -56,13 +57,13 @@ var mountForms = [...][3]form{
 	nfs3.MountExport: {"", "x", ""},
 }
 
-// aclForms are those of NFSACL.
+// aclForms are the forms of NFSACL.
 var aclForms = [...][3]form{
 	nfs3.ProcGetACL: {"hw", "pwA", "p"},
 	nfs3.ProcSetACL: {"hwA", "p", "p"},
 }
 
-// find is the forms of a procedure.
+// find returns the forms of a procedure.
 func find(prog, proc uint32) (f [3]form, err error) {
 	table := forms[:]
 	switch prog {
@@ -120,7 +121,7 @@ func (f form) check(b []byte) error {
 	return nil
 }
 
-// transcode decodes by a form and encodes what it found.
+// transcode decodes fields by a form, and encodes the result.
 func (f form) transcode(d *xdr.Decoder, e *xdr.Encoder) {
 	post := func(a *nfs3.Attr) {
 		if a == nil {
