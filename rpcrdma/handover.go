@@ -57,10 +57,10 @@ type Busy struct {
 // postponedMsg is a message that was received and not handled yet: its receive, and its length.
 type postponedMsg struct{ index, n int }
 
-// Pause(true) postpones the calls that arrive from now on, also on new connections. Their number is
-// bounded by the credits. It also postpones calls that wait for memory or for the rate limits of
-// their client, because nothing of them has begun. Other calls that arrived before go on.
-// Pause(false) serves the postponed calls. Pause must not be called on a loop.
+// Pause with on set postpones the calls that arrive from now on, also on new connections. Their
+// number is bounded by the credits. It also postpones calls that wait for memory or for the rate
+// limits of their client, because nothing of them has begun. Other calls that arrived before go on.
+// Pause with on false serves the postponed calls. Pause must not be called on a loop.
 func (l *Listener) Pause(on bool) {
 	l.mu.Lock()
 	l.paused = on

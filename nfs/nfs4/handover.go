@@ -30,7 +30,7 @@ import (
 //
 // Only one of the two processes may resume: both have the same stateids and session slots.
 
-// Pause(true) stops the server for an upgrade, Pause(false) resumes it. A second Pause with the
+// Pause stops the server for an upgrade (on is true), or resumes it. A second Pause with the
 // same argument does nothing. One goroutine calls Pause, Snapshot and Restore: nothing guards
 // offloads.taken and offloads.restored.
 //
