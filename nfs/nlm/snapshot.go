@@ -68,9 +68,9 @@ type snapGrant struct {
 	Note []byte
 }
 
-// Pause with on set cancels the calls to clients and waits until they have ended. Without, it begins
-// again: it sends each SM_NOTIFY and GRANTED that has no answer, and tries waiting requests on the
-// host. While the server is paused, the caller admits no calls of clients.
+// Pause with on set cancels the calls to clients and waits until they have ended. Without, it
+// begins again: it sends each SM_NOTIFY and GRANTED that has no answer, and tries waiting requests
+// on the host. While the server is paused, the caller admits no calls of clients.
 func (s *Server) Pause(on bool) {
 	s.mu.Lock()
 	s.stop()
