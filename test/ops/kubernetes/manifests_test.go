@@ -182,7 +182,7 @@ func TestManifestsCanFail(t *testing.T) {
 			"      labels:\n        app.kubernetes.io/name: other\n    spec", "does not select its own pods",
 		},
 		{
-			"server/daemonset.yaml", "            name: rstored\n        # File", "            name: others\n        # File",
+			"server/daemonset.yaml", "configMap:\n            name: rstored", "configMap:\n            name: others",
 			"there is no map others",
 		},
 		{"server/daemonset.yaml", "--config=/etc/rstored/rstored.yaml", "--config=/etc/rstored/other.yaml", "nothing brings"},
