@@ -53,8 +53,8 @@ func (s *session4) reacting(x *live) {
 }
 
 // react reclaims the state of the client if the server asks for that. Then it frees the stateids
-// that the server has revoked, and opens their files again if possible. useful says that the server
-// now has a reason to drop a flag.
+// that the server has revoked, and opens their files again if possible. useful says that there were
+// some. A reclaim alone is not: a server that wants another one at once would get them without end.
 func (s *session4) react(ctx context.Context, x *live, flags uint32) (useful bool, err error) {
 	select {
 	case s.recovery <- struct{}{}:
@@ -76,13 +76,11 @@ func (s *session4) react(ctx context.Context, x *live, flags uint32) (useful boo
 		if err := s.reclaim(ctx, x); err != nil {
 			return false, err
 		}
-		useful = true
 	}
 	if flags&(statusRevoked|statusReclaimNeeded) == 0 {
-		return useful, nil
+		return false, nil
 	}
-	freed, err := s.opens.freeRevoked(ctx, x)
-	return useful || freed, err
+	return s.opens.freeRevoked(ctx, x)
 }
 
 // freeRevoked asks the server for the status of every stateid of the client (TEST_STATEID). It
