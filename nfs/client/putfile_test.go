@@ -15,25 +15,31 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// TestPutFile: a file is made, and replaced, in one call, with its data and attributes.
-func TestPutFile(t *testing.T) {
-	s := newServer(t)
-	ctx := context.Background()
-	calls := 0
-	c := s.meddled(Version42, func(_ context.Context, r *rpc.Request, call func(*rpc.Request) error) error {
-		calls++
+// counted makes a client that counts its calls and knows the limits of /data.
+func counted(t *testing.T) (s *server, c *Client, root *Node, calls *int) {
+	t.Helper()
+	s, calls = newServer(t), new(int)
+	c = s.meddled(Version42, func(_ context.Context, r *rpc.Request, call func(*rpc.Request) error) error {
+		*calls++
 		return call(r)
 	})
-	root, err := c.Resolve(ctx, "/data")
+	root, err := c.Resolve(t.Context(), "/data")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.limit(ctx, root.Handle, TransferMax); err != nil { // asks the server
+	if _, err := c.limit(t.Context(), root.Handle, TransferMax); err != nil { // asks the server
 		t.Fatal(err)
 	}
+	return s, c, root, calls
+}
+
+// TestPutFile: a file is made, and replaced, in one call, with its data and attributes.
+func TestPutFile(t *testing.T) {
+	_, c, root, calls := counted(t)
+	ctx := context.Background()
 	when := time.Unix(1_000_000_007, 9000)
 	for _, data := range [][]byte{fill(1, 5000), nil, fill(2, 1), fill(3, TransferMax)} {
-		calls = 0
+		*calls = 0
 		h, err := c.PutFile(ctx, root.Handle, &NewFile{
 			Name: "file", Part: ".part", Data: data,
 			Owner: &blockstore.SetAttr{UID: new(uint32(7)), GID: new(uint32(8))},
@@ -42,8 +48,8 @@ func TestPutFile(t *testing.T) {
 				MtimeHow: blockstore.TimeClient, Mtime: when,
 			},
 		})
-		if err != nil || calls != 1 {
-			t.Fatalf("%d bytes: %d calls, %v", len(data), calls, err)
+		if err != nil || *calls != 1 {
+			t.Fatalf("%d bytes: %d calls, %v", len(data), *calls, err)
 		}
 		n, err := c.Lookup(ctx, root.Handle, "file")
 		if err != nil || !bytes.Equal(n.Handle, h) {
@@ -182,20 +188,8 @@ func TestPutFileFailed(t *testing.T) {
 // TestPutFiles: small files share calls. Where one of them fails, those before it are complete,
 // nothing is left open, and the handles say which they are.
 func TestPutFiles(t *testing.T) {
-	s := newServer(t)
+	s, c, root, calls := counted(t)
 	ctx := context.Background()
-	calls := 0
-	c := s.meddled(Version42, func(_ context.Context, r *rpc.Request, call func(*rpc.Request) error) error {
-		calls++
-		return call(r)
-	})
-	root, err := c.Resolve(ctx, "/data")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.limit(ctx, root.Handle, TransferMax); err != nil { // asks the server
-		t.Fatal(err)
-	}
 	const n = 23
 	files := make([]NewFile, n)
 	read := make([]FileData, n)
@@ -206,18 +200,18 @@ func TestPutFiles(t *testing.T) {
 		}
 	}
 	for range 2 { // the second time they replace the first ones
-		calls = 0
+		*calls = 0
 		made, err := c.PutFiles(ctx, root.Handle, files)
-		if err != nil || len(made) != n || calls > 5 {
-			t.Fatalf("%d files by %d calls, %v", len(made), calls, err)
+		if err != nil || len(made) != n || *calls > 5 {
+			t.Fatalf("%d files by %d calls, %v", len(made), *calls, err)
 		}
 		for i := range files {
 			read[i] = FileData{made[i], make([]byte, len(files[i].Data))}
 		}
-		calls = 0
+		*calls = 0
 		got, err := c.ReadFiles(ctx, read)
-		if err != nil || got != n || calls > 2 {
-			t.Fatalf("%d files by %d calls, %v", got, calls, err)
+		if err != nil || got != n || *calls > 2 {
+			t.Fatalf("%d files by %d calls, %v", got, *calls, err)
 		}
 		for i := range files {
 			if !bytes.Equal(read[i].Data, files[i].Data) {
