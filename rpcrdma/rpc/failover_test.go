@@ -45,6 +45,16 @@ func snapshotOfHost(t *testing.T, b []byte, d int64, early bool) []byte {
 	return gobOf(t, x)
 }
 
+// onceServer makes a server with a journal, whose programs count their calls and doubts.
+func onceServer(t *testing.T, mem []byte, runs *int, doubts *[]string) *Server {
+	t.Helper()
+	s := NewServer(ServerConfig{Programs: journaled(runs, doubts), Workers: 1, Journal: mem})
+	t.Cleanup(s.Close)
+	return s
+}
+
+func onceCall(i uint32) []byte { return call(i, testProg, 2, procOnce, i) }
+
 // TestMovedReplies: after a planned failover clients send calls again to the other host. They are
 // not executed again, also not after a later upgrade or crash of that host.
 func TestMovedReplies(t *testing.T) {
@@ -53,12 +63,7 @@ func TestMovedReplies(t *testing.T) {
 			var runs int
 			var doubts []string
 			mem := make([]byte, 16*recordLen)
-			serve := func(mem []byte) *Server {
-				s := NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: mem})
-				t.Cleanup(s.Close)
-				return s
-			}
-			msg := func(i uint32) []byte { return call(i, testProg, 2, procOnce, i) }
+			serve := func(mem []byte) *Server { return onceServer(t, mem, &runs, &doubts) }
 			snap := func(s *Server) []byte {
 				b, err := s.Snapshot()
 				if err != nil {
@@ -78,18 +83,18 @@ func TestMovedReplies(t *testing.T) {
 				a.reconnect(true)
 				before := runs
 				for i := range n {
-					if a.call(t, s, msg(i), ack); runs != before {
+					if a.call(t, s, onceCall(i), ack); runs != before {
 						t.Errorf("%s, early version %v, after %s: call %d is executed again", name, early, after, i)
 						before = runs
 					}
 				}
 			}
-			a.call(t, s, msg(0), false)
-			a.call(t, s, msg(1), false)
+			a.call(t, s, onceCall(0), false)
+			a.call(t, s, onceCall(1), false)
 			// These two calls differ in their connection only.
-			a.call(t, s, msg(9), true)
+			a.call(t, s, onceCall(9), true)
 			a.reconnect(false)
-			if a.call(t, s, msg(9), true); runs != 4 {
+			if a.call(t, s, onceCall(9), true); runs != 4 {
 				t.Fatal("the test is too weak")
 			}
 			b := snapshotOfHost(t, snap(s), d, early)
@@ -97,7 +102,7 @@ func TestMovedReplies(t *testing.T) {
 			s = serve(mem)
 			restore(s, b, true)
 			again("the failover", 2, false)
-			a.call(t, s, msg(2), false)
+			a.call(t, s, onceCall(2), false)
 			b = snap(s)
 			s = serve(mem)
 			restore(s, b, false)
@@ -105,7 +110,7 @@ func TestMovedReplies(t *testing.T) {
 			s = serve(mem)
 			again("a crash", 3, true)
 			before := runs
-			if process("192.0.2.1", TransportRDMA).call(t, s, msg(0), true); runs == before {
+			if process("192.0.2.1", TransportRDMA).call(t, s, onceCall(0), true); runs == before {
 				t.Errorf("%s: a call of another process is not executed", name)
 			}
 			if len(doubts) > 0 {
@@ -122,18 +127,13 @@ func TestJournalOfAnotherHost(t *testing.T) {
 		var runs int
 		var doubts []string
 		mem := make([]byte, 16*recordLen)
-		serve := func(mem []byte) *Server {
-			s := NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: mem})
-			t.Cleanup(s.Close)
-			return s
-		}
-		msg := func(i uint32) []byte { return call(i, testProg, 2, procOnce, i) }
-		send(t, serve(mem), "192.0.2.1:9", msg(0))
+		serve := func(mem []byte) *Server { return onceServer(t, mem, &runs, &doubts) }
+		send(t, serve(mem), "192.0.2.1:9", onceCall(0))
 		mem = ofHost(mem, d)
-		send(t, serve(mem), "192.0.2.1:9", msg(1))
+		send(t, serve(mem), "192.0.2.1:9", onceCall(1))
 		s := serve(mem)
 		for i := range uint32(2) {
-			if send(t, s, "192.0.2.1:10", msg(i)); runs != 2 {
+			if send(t, s, "192.0.2.1:10", onceCall(i)); runs != 2 {
 				t.Errorf("%s: call %d is executed again", name, i)
 				runs = 2
 			}
