@@ -138,6 +138,57 @@ func TestMountTree(t *testing.T) {
 	}
 }
 
+// TestMountTop: top shows what a program reads in a mount, beside the server and without one.
+func TestMountTop(t *testing.T) {
+	d := newDaemon(t)
+	dir := d.mount("tcp", "")
+	if err := os.WriteFile(d.export+"/f", make([]byte, 8<<20), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	reading, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-reading:
+				ended <- nil
+				return
+			default:
+			}
+			if _, err := exec.Command("dd", "if="+dir+"/f", "of=/dev/null", "bs=1M", "iflag=direct").Output(); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	for _, control := range []string{d.control, filepath.Join(t.TempDir(), "none")} {
+		out, e, err := d.try(time.Minute, "--control", control, "top", "--json", "--count", "1")
+		if err != nil {
+			t.Fatalf("%v\n%s", err, e)
+		}
+		var v struct {
+			State  string
+			Mounts []struct {
+				Directory, State string
+				Read             float64 `json:"read_bytes_per_second"`
+			}
+		}
+		if err := json.Unmarshal([]byte(out), &v); err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, m := range v.Mounts {
+			found = found || m.Directory == dir && m.State == "ok" && m.Read > 0
+		}
+		if !found || (v.State == "no server") != (control != d.control) {
+			t.Errorf("%+v", v)
+		}
+	}
+	close(reading)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // writing appends parts of $1 to $2/f, each with an fsync, until the file $4 exists, and prints how
 // many. $2/lock is open meanwhile, and locked where $3 is set.
 const writing = `

@@ -166,3 +166,27 @@ func TestNewPoint(t *testing.T) {
 		t.Errorf("%s %v", b, err)
 	}
 }
+
+// TestMounts: a mount has rates from its second sample on, and a process that was restarted begins
+// anew.
+func TestMounts(t *testing.T) {
+	at := func(uptime time.Duration, pid int, n uint64) *Sample {
+		return sample(uptime, func(s *Sample) {
+			s.Mounts = []Mount{{
+				Directory: "/mnt", State: "ok", PID: pid, Calls: n, Failed: n / 2, TookNS: 1000 * n, Read: 10 * n, Written: 20 * n,
+			}}
+		})
+	}
+	if r := Between(nil, at(time.Second, 1, 100)).Mounts[0]; r.Ops != 0 || r.Directory != "/mnt" || !r.Idle() {
+		t.Errorf("the first sample: %+v", r)
+	}
+	want := MountRow{
+		Directory: "/mnt", State: "ok", Ops: 50, Read: 500, Written: 1000, Mean: 1, Depth: 50e-6, Failed: 25,
+	}
+	if r := Between(at(time.Second, 1, 100), at(3*time.Second, 1, 200)).Mounts[0]; r != want || r.Idle() {
+		t.Errorf("%+v", r)
+	}
+	if r := Between(at(time.Second, 1, 100), at(3*time.Second, 2, 200)).Mounts[0]; r.Ops != 0 || r.Read != 0 {
+		t.Errorf("another process: %+v", r)
+	}
+}

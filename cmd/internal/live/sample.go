@@ -6,11 +6,14 @@ import (
 	"github.com/rstored/rstored/cmd/internal/measure"
 )
 
+// NoServer is the state in a sample that has mounts alone.
+const NoServer = "no server"
+
 // Sample is what the daemon had counted at one time. Counters begin at zero with the process.
 type Sample struct {
 	Host    string    `json:"host"`
 	Version string    `json:"version"`
-	State   string    `json:"state"`   // running, degraded or draining
+	State   string    `json:"state"`   // running, degraded, draining or NoServer
 	Started time.Time `json:"started"` // tells processes apart
 	Taken   time.Time `json:"taken"`
 	// UptimeNS is the time since Started in nanoseconds, by a clock that nobody sets.
@@ -31,6 +34,21 @@ type Sample struct {
 	Exports    []Point `json:"exports"`
 	Clients    []Point `json:"clients"`
 	QPs        []QP    `json:"qps"`
+	// Mounts are those of 'rstorectl mount' on the host of the command; the daemon knows none.
+	Mounts []Mount `json:"-"`
+}
+
+// Mount is what a mount by FUSE has counted. Its counters begin at zero with its process.
+type Mount struct {
+	Directory string
+	Source    string
+	State     string
+	PID       int
+	Calls     uint64 // of the kernel
+	Failed    uint64
+	TookNS    uint64 // all calls together
+	Read      uint64 // bytes that programs have read
+	Written   uint64
 }
 
 // Server is what the daemon has at the moment.

@@ -2,6 +2,7 @@ package live
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/measure"
@@ -32,7 +33,25 @@ type View struct {
 	Exports    []Row   `json:"exports"`
 	Operations []Row   `json:"operations"`
 	QPs        []QPRow `json:"qps"`
+	// Mounts are those of 'rstorectl mount' on the host of the command.
+	Mounts []MountRow `json:"mounts,omitempty"`
 }
+
+// MountRow is what programs did in a mount by FUSE. Times are in microseconds.
+type MountRow struct {
+	Directory string  `json:"directory"`
+	Source    string  `json:"source"`
+	State     string  `json:"state"`
+	Ops       float64 `json:"ops_per_second"` // calls of the kernel
+	Read      float64 `json:"read_bytes_per_second"`
+	Written   float64 `json:"written_bytes_per_second"`
+	Mean      float64 `json:"mean_us"`
+	Depth     float64 `json:"depth"`
+	Failed    float64 `json:"failed_per_second"`
+}
+
+// Idle reports whether nothing happened.
+func (r *MountRow) Idle() bool { return r.Ops == 0 }
 
 // Row is what happened at a measuring point. Times are in microseconds.
 type Row struct {
@@ -99,6 +118,7 @@ func Between(before, after *Sample) *View {
 	v.Clients, _ = rows(before.Clients, after.Clients, dt)
 	v.Total = row(&total, dt)
 	v.QPs = qpRows(before.QPs, after.QPs, dt)
+	v.Mounts = mountRows(before.Mounts, after.Mounts, dt)
 	if before.Stalled > 0 || after.Stalled > 0 {
 		v.Errors, v.Retransmits, v.QPs = 0, 0, []QPRow{}
 	}
@@ -256,6 +276,28 @@ func qpRows(before, after []QP, dt float64) []QPRow {
 			PacketsIn: rate(o.PacketsIn, q.PacketsIn, dt), PacketsOut: rate(o.PacketsOut, q.PacketsOut, dt),
 			Retransmits: rate(o.Retransmits, q.Retransmits, dt), NAKs: rate(o.NAKs, q.NAKs, dt), RNRs: rate(o.RNRs, q.RNRs, dt),
 		}
+	}
+	return out
+}
+
+// mountRows are the rows of mounts. A mount that was not there before has no rates yet: its counts
+// are of an unknown time.
+func mountRows(before, after []Mount, dt float64) (out []MountRow) {
+	for i := range after {
+		m := &after[i]
+		r := MountRow{Directory: m.Directory, Source: m.Source, State: m.State}
+		j := slices.IndexFunc(before, func(b Mount) bool { return b.Directory == m.Directory && b.PID == m.PID })
+		if j >= 0 {
+			b := &before[j]
+			calls, took := below(m.Calls, b.Calls), float64(below(m.TookNS, b.TookNS))
+			r.Ops, r.Failed = float64(calls)/dt, float64(below(m.Failed, b.Failed))/dt
+			r.Read, r.Written = float64(below(m.Read, b.Read))/dt, float64(below(m.Written, b.Written))/dt
+			r.Depth = took / 1e9 / dt
+			if calls > 0 {
+				r.Mean = took / 1e3 / float64(calls)
+			}
+		}
+		out = append(out, r)
 	}
 	return out
 }

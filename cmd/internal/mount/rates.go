@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/rstored/rstored/cmd/internal/live"
 	"github.com/rstored/rstored/nfs/fusefs"
 )
 
@@ -41,6 +42,25 @@ func ratesOf(before, after []Mount, took time.Duration) []Rates {
 		list = append(list, r)
 	}
 	return list
+}
+
+// Samples returns the counts of this host's mounts, for 'rstorectl top'.
+func Samples() ([]live.Mount, error) {
+	list, err := listMounts(nil)
+	out := make([]live.Mount, len(list))
+	for i := range list {
+		m := &list[i]
+		s := live.Mount{Directory: m.Dir, Source: m.Source, State: m.State, PID: m.PID}
+		if m.FS != nil {
+			calls, took := operations(m.FS)
+			s.Calls, s.TookNS, s.Read, s.Written = calls, uint64(took), m.FS.BytesRead, m.FS.BytesWritten
+			for _, o := range m.FS.Ops {
+				s.Failed += o.Failed
+			}
+		}
+		out[i] = s
+	}
+	return out, err
 }
 
 // operations sums up the operations of a mount.

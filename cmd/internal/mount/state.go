@@ -142,14 +142,21 @@ func allPublished() map[uint32]Mount {
 		return all
 	}
 	names, _ := filepath.Glob(filepath.Join(dir, "*.sock"))
-	for _, name := range names {
-		m, err := ask(name)
-		switch {
-		case err == nil:
-			all[m.Device] = m
-		case errors.Is(err, syscall.ECONNREFUSED):
-			_ = os.Remove(name)
-		}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, name := range names { // together: each waits for a server that may not answer
+		wg.Go(func() {
+			m, err := ask(name)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				all[m.Device] = m
+			case errors.Is(err, syscall.ECONNREFUSED):
+				_ = os.Remove(name)
+			}
+		})
 	}
+	wg.Wait()
 	return all
 }

@@ -95,7 +95,7 @@ func (m *Model) Key(k string) (quit bool) {
 		m.help, m.filter = false, ""
 	case "?", "h":
 		m.help = !m.help
-	case "1", "2", "3", "4":
+	case "1", "2", "3", "4", "5":
 		m.table = int(k[0] - '1')
 	case "tab":
 		m.table = (m.table + 1) % len(tables)
@@ -158,7 +158,7 @@ func (m *Model) typed(k string) (quit bool) {
 
 var helpText = []string{
 	"",
-	"  1 2 3 4, Tab         clients, exports, operations, queue pairs",
+	"  1 2 3 4 5, Tab       clients, exports, operations, queue pairs, mounts",
 	"  Left Right < >       sort by another column",
 	"  r                    sort the other way round",
 	"  Up Down PgUp PgDn    scroll; Home and End",
@@ -171,7 +171,8 @@ var helpText = []string{
 	"",
 	"  IN is what the server receives, OUT what it sends, in MB a second. MEAN and",
 	"  P99 are from the arrival of a call to its reply; P99 is estimated within",
-	"  powers of two. DEPTH is how many calls were in progress on average.",
+	"  powers of two. DEPTH is how many calls were in progress on average. Mounts are",
+	"  those of this host by 'rstorectl mount', with the calls of their programs.",
 }
 
 // Lines returns the lines of the screen. None is wider than it.
@@ -219,6 +220,9 @@ func (m *Model) header() []string {
 	}
 	if v.State != "running" {
 		name += " (" + clean(v.State) + ")"
+	}
+	if v.State == live.NoServer {
+		return []string{m.bold(name) + fmt.Sprintf("  %s  %s", v.Taken.Format(time.TimeOnly), every)}
 	}
 	out := []string{
 		m.bold(name) + fmt.Sprintf("  up %s  %s  %s", span(v.Uptime), v.Taken.Format(time.TimeOnly), every),

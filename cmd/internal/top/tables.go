@@ -129,6 +129,36 @@ var tables = []table{
 			return out
 		},
 	},
+	{
+		name: "mounts", title: "Mounts", sort: 2,
+		columns: []column{
+			{"DIRECTORY", 15, true},
+			{"STATE", 7, true},
+			{"OPS/S", 7, false},
+			{"READ MB/S", 9, false},
+			{"WRITE MB/S", 10, false},
+			{"MEAN", 7, false},
+			{"DEPTH", 6, false},
+			{"FAIL/S", 6, false},
+		},
+		rows: func(v *live.View) []line {
+			out := make([]line, len(v.Mounts))
+			for i := range v.Mounts {
+				r := &v.Mounts[i]
+				out[i] = line{[]cell{
+					{text: clean(r.Directory)},
+					{text: r.State},
+					{amount(r.Ops), r.Ops},
+					{megabytes(r.Read), r.Read},
+					{megabytes(r.Written), r.Written},
+					{micros(r.Mean), r.Mean},
+					{small(r.Depth), r.Depth},
+					{amount(r.Failed), r.Failed},
+				}, r.Idle()}
+			}
+			return out
+		},
+	},
 }
 
 // TableNames are the names of the tables.

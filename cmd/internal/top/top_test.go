@@ -95,6 +95,13 @@ func view() *live.View {
 			},
 			{QPN: "0x1", Type: "UD", State: "RTS", Device: "10.0.0.1"},
 		},
+		Mounts: []live.MountRow{
+			{Directory: "/mnt/idle", Source: "nfs+tcp://store2:2049/b", State: "ok"},
+			{
+				Directory: "/mnt/a\x1b[2J", Source: "nfs+rdma://store2:20049/a", State: "waiting", Ops: 1234, Read: 1.2e9,
+				Written: 3e6, Mean: 150, Depth: 1.5, Failed: 2,
+			},
+		},
 	}
 }
 
@@ -118,7 +125,8 @@ func TestScreens(t *testing.T) {
 		{name: "tiny", width: 12, height: 3},
 		{name: "exports", keys: []string{"2"}},
 		{name: "operations", keys: []string{"tab", "tab"}},
-		{name: "qps", keys: []string{"shift-tab"}},
+		{name: "qps", keys: []string{"shift-tab", "shift-tab"}},
+		{name: "mounts", keys: []string{"shift-tab", "z"}},
 		{name: "qps-by-retransmits-with-idle", keys: []string{"4", ">", ">", "z"}},
 		{name: "filter-typed", keys: []string{"/", "D", "B", "x", "backspace", "8"}},
 		{name: "filter", keys: []string{"/", "R", "d", "M", "enter"}},
