@@ -79,8 +79,8 @@ test-rdma: $(LINTER)
 test-ceph:
 	@test/ceph/run check || { [ $$? = 3 ] && echo 'make test-ceph: CephFS was not tried' >&2; exit; }; set -ex; \
 	export CGO_ENABLED=1; \
-	test/ceph/run sh -c '$(GO) vet -tags cephfs ./blockstore/cephfs && \
-		$(GO) test -tags cephfs -count=1 ./blockstore/cephfs && $(GO) test -C test -count=1 ./ceph'
+	test/ceph/run sh -c '$(GO) vet -tags cephfs ./blockstore/cephfs ./cmd/internal/rados && \
+		$(GO) test -tags cephfs -count=1 ./blockstore/cephfs ./cmd/internal/rados && $(GO) test -C test -count=1 ./ceph'
 
 # The same tests with the race detector.
 race:

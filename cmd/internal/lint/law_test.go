@@ -84,6 +84,8 @@ var law = []struct {
 	// a client as any other
 	{dir: "deploy/csi", allow: []string{"deploy/csi/...", "nfs", "nfs/client", "nfs/dial", "blockstore"}, unix: true},
 	{dir: "cmd/internal/lint", allow: []string{"cmd/..."}},
+	{dir: "cmd/internal/grace"},
+	{dir: "cmd/internal/rados"},
 	{dir: "cmd/internal/capture", allow: []string{"rdma", "rdma/link", "rdma/link/pcap", "rdma/link/udp", "rdma/wire"}},
 	{
 		dir: "cmd/internal/counters",
@@ -138,7 +140,9 @@ var law = []struct {
 
 // pure are the packages whose code is a function of its inputs: no clock, no
 // IO, no goroutines, nothing whose order is chance.
-var pure = []string{"rdma/wire", "rdma/wq", "rdma/rc", "rdma/ud", "rdma/cm", "rpcrdma/xdr", "nfs/acl"}
+var pure = []string{"rdma/wire", "rdma/wq", "rdma/rc", "rdma/ud", "rdma/cm", "rpcrdma/xdr", "nfs/acl",
+	"cmd/internal/grace",
+}
 
 // impureImports are the imports that a pure package must do without.
 var impureImports = []string{
