@@ -34,6 +34,16 @@ type VolatileSender interface {
 	SendsVolatile() bool
 }
 
+// Host is a Link that knows its host.
+type Host interface {
+	// HostID identifies the kernel and the network namespace of the link: two links with one ID are
+	// in one namespace. 0 means that it is not known.
+	HostID() uint32
+	// Loopback reports whether the kernel delivers packets from the link's address to peer, and back,
+	// within the host, so that no network card carries them. It is called by the link's loop.
+	Loopback(peer netip.Addr) bool
+}
+
 // Link moves datagrams between one local address and its peers, all of them
 // to UDP port 4791.
 type Link interface {

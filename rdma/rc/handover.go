@@ -24,6 +24,7 @@ type Snapshot struct {
 	Expected wire.PSN // of the peer's next request
 	MSN      uint32
 	OwesAck  bool // or a NAK
+	NoICRC   bool // see QP.OmitICRC
 
 	// Missing says that the peer sent requests up to Known, and that the first of them was lost.
 	// ACKs is the number of acknowledgements to repeat if nothing is missing. See nakRepeat.
@@ -50,7 +51,7 @@ func (q *QP) Export() (Snapshot, error) {
 	r, m := &q.req, &q.resp.repeat
 	return Snapshot{
 		Attr: q.attr, Next: r.next, Expected: q.resp.epsn, MSN: q.resp.msn,
-		OwesAck: q.resp.ackDue || q.resp.nakDue,
+		OwesAck: q.resp.ackDue || q.resp.nakDue, NoICRC: q.noICRC,
 		Missing: m.on, Known: m.known, ACKs: m.acks,
 		RTT: r.srtt, RTTVar: r.rttvar, Timeout: r.rto, MinRTT: r.minRTT,
 		SendWindow: SnapshotWindow{r.window.size, r.window.threshold},
@@ -70,6 +71,9 @@ func (q *QP) Import(now rdma.Time, s *Snapshot) error {
 	}
 	q.attr = s.Attr
 	q.attr.State = rdma.StateRTS
+	if s.NoICRC {
+		q.OmitICRC()
+	}
 	q.resp.msn = s.MSN & wire.PSNMask
 	q.resp.ackDue = s.OwesAck
 	r := &q.req

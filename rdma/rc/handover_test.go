@@ -179,3 +179,28 @@ func TestExportRefused(t *testing.T) {
 		t.Fatal("exported in ERR")
 	}
 }
+
+// TestOmittedICRCIsHandedOver: a QP that omits the ICRC does so in all its packets, and after a
+// handover as well.
+func TestOmittedICRCIsHandedOver(t *testing.T) {
+	p := newPair(t, 1024, 5, 1<<16)
+	q := p.s[0].q
+	for _, omit := range []bool{false, true} {
+		if omit {
+			q.OmitICRC()
+		}
+		out, err := q.Export()
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := New(Config{Num: q.Num(), PD: 1, Mem: p.s[0].mem, Caps: q.cfg.Caps})
+		if err := next.Import(p.now, &out); err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range []*QP{q, next} {
+			if q.OmitsICRC() != omit || q.flow.NoICRC != omit || q.data.NoICRC != omit || q.about.NoICRC != omit {
+				t.Errorf("omit %v: %v, %v, %v, %v", omit, q.OmitsICRC(), q.flow.NoICRC, q.data.NoICRC, q.about.NoICRC)
+			}
+		}
+	}
+}

@@ -68,6 +68,7 @@ type QP struct {
 	about   wire.Flow // of congestion notifications
 	cnp     notifier
 	mtu     int
+	noICRC  bool  // see OmitICRC
 	err     error // why the QP went to ERR
 	summary Summary
 	now     rdma.Time // of the current call
@@ -235,7 +236,20 @@ func (q *QP) ackTimeout() rdma.Time {
 	return rdma.Time(4096) << min(q.attr.AckTimeout, 31)
 }
 
-// Receive handles a packet for this QP, whose ICRC was checked. It copies the payload before it
+// OmitICRC makes the QP, which is in RTR or RTS, send 0 in the place of the ICRC. The owner then
+// accepts packets of the peer with 0 unchecked. Both ends must have agreed, and no network card may
+// be between them.
+func (q *QP) OmitICRC() {
+	q.noICRC = true
+	for _, f := range []*wire.Flow{&q.flow, &q.data, &q.about} {
+		f.NoICRC = true
+	}
+}
+
+// OmitsICRC reports whether OmitICRC was called.
+func (q *QP) OmitsICRC() bool { return q.noICRC }
+
+// Receive handles a packet for this QP, whose ICRC was checked or omitted. It copies the payload before it
 // returns, unless the caller has done so (Placement). It drops packets that fail the checks of IBTA
 // 9.6.1: class of the opcode, state of the QP, addresses and P_Key. A peer can send anything at any
 // time, so all drops are silent and counted.

@@ -56,6 +56,10 @@ type Config struct {
 	// CNPDSCP is the DSCP of congestion notifications; 0 means that of the connection.
 	CNPDSCP uint8
 
+	// LocalICRC makes packets to and from devices on this host carry an ICRC as all others do. Two
+	// devices omit it unless one of them has LocalICRC, see omitICRC.
+	LocalICRC bool
+
 	// ConnectLimit bounds how long an unanswered REQ is repeated; 0 means 8
 	// seconds.
 	ConnectLimit rdma.Time

@@ -26,6 +26,7 @@ type Device struct {
 	mem    table
 	random source
 	mtu    rdma.MTU // the largest path MTU that the interface carries
+	host   uint32   // link.Host's ID; 0 if it is not known, or with Config.LocalICRC
 	pds    atomic.Uint32
 	qps    atomic.Int64
 	pkeys  atomic.Pointer[partitions]
@@ -132,12 +133,11 @@ func newDevice(cfg Config, links []link.Link) (*Device, error) {
 		d.shards = append(d.shards, s)
 	}
 	s := d.shards[0]
-	guid := d.guid()
-	if cfg.From != nil {
-		guid = cfg.From.CM.GUID
+	if h, ok := s.inner.(link.Host); ok && !cfg.LocalICRC {
+		d.host = h.HostID()
 	}
 	s.cm = cm.New(cm.Config{
-		Addr: d.ip, GUID: guid, Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Starting: cfg.Starting,
+		Addr: d.ip, GUID: d.guid(), Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Starting: cfg.Starting,
 		Ledger: cfg.Ledger, Refused: s.refused, Counters: &s.stats.CM,
 	})
 	if cfg.From != nil {
@@ -173,7 +173,32 @@ func (d *Device) guid() uint64 {
 	h, a := fnv.New64a(), d.addr.As16()
 	_, _ = h.Write(append(id, a[:]...)) // does not fail
 	const local = 1 << 57               // locally administered, as in an EUI-64
-	return h.Sum64() | local
+	g := h.Sum64() | local
+	if from := d.cfg.From; from != nil {
+		g = from.CM.GUID&^hostMask | g&hostMask
+	}
+	if d.host != 0 {
+		g = g&^hostMask | uint64(d.host)
+	}
+	return g
+}
+
+// hostMask is the part of a GUID that has the host's ID.
+const hostMask = 1<<32 - 1
+
+// omitICRC ends the checksums of a connection whose queue pair is in RTS, if both ends are in one
+// network namespace of one kernel, and packets between them never leave it. Their wire is memory,
+// where TCP and UDP have no checksum either. Without LocalICRC, the low half of a device's GUID
+// identifies the namespace. A peer that is not rstored has another GUID. So both ends know from REQ
+// and REP whether the other one agrees, and foreign peers see a GUID as any other.
+func (c *conn) omitICRC(guid uint64) {
+	d := c.s.dev
+	if d.host == 0 || guid&hostMask != uint64(d.host) {
+		return
+	}
+	if h, ok := c.s.inner.(link.Host); ok && h.Loopback(c.RemoteAddr.Addr()) {
+		c.q.rc.OmitICRC()
+	}
 }
 
 // Loops lists the shards.

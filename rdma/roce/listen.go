@@ -213,7 +213,8 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 	rnr := c.Params.RNRRetryCount
 	// The retry counts of our own requests are those that the peer asks for.
 	c.Params.RetryCount, c.timeout = r.req.RetryCount, boundAckTimeout(r.req.Primary.AckTimeout)
-	if err = c.start(r.req.QPN, r.req.PSN, r.req.Primary.TrafficClass, r.req.RNRRetryCount); err == nil && prepare != nil {
+	err = c.start(r.req.GUID, r.req.QPN, r.req.PSN, r.req.Primary.TrafficClass, r.req.RNRRetryCount)
+	if err == nil && prepare != nil {
 		err = prepare(c)
 	}
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 //	BTH and extension headers parse    DropMalformed, DropVersion, DropOpcode
 //	QP1                                connection manager (gsi)
 //	QPN of this shard                  another shard (forward), or DropUnknownQPN
-//	ICRC                               ICRCErrors
+//	ICRC, if it was not agreed away    ICRCErrors
 //	addresses, partition, state, PSN   counters of the queue pair (package rc)
 //
 // The peer gets no answer before the ICRC is checked.
@@ -63,11 +63,15 @@ func (s *shard) packet(d *link.RxDatagram) {
 func (s *shard) connected(d *link.RxDatagram, q *qp) {
 	p := &s.pkt
 	p.Src, p.Dst, p.ECN = d.Src, d.Dst, d.TOS&ecnMask
-	dst := q.rc.Placement(p)
-	if !s.verify(d, dst) {
-		return
+	if q.rc.OmitsICRC() && !wire.HasICRC(d.Data) {
+		s.stats.ICRCOmitted++
+	} else {
+		dst := q.rc.Placement(p)
+		if !s.verify(d, dst) {
+			return
+		}
+		p.Placed = len(dst) > 0
 	}
-	p.Placed = len(dst) > 0
 	q.rc.Receive(s.now, p)
 	s.touch(q)
 	if p.Op.Is(wire.Ends|wire.Payload) && !p.Op.Is(wire.ClassWrite) {

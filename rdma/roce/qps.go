@@ -23,6 +23,7 @@ type QPInfo struct {
 	RemoteQPN uint32
 	PathMTU   rdma.MTU
 	PKey      uint16
+	NoICRC    bool // packets to and from a peer on this host, without ICRC
 
 	NextPSN     wire.PSN  // of the next request
 	AckedPSN    wire.PSN  // the oldest that is not acknowledged
@@ -68,6 +69,7 @@ func (s *shard) list() []QPInfo {
 		i := QPInfo{
 			QPN: q.num, State: q.rc.State(), Loop: s.index, Age: s.now - q.since,
 			Local: netip.AddrPortFrom(s.dev.ip, 0), RemoteQPN: a.DestQPN, PathMTU: a.PathMTU, PKey: a.PKey,
+			NoICRC:    q.rc.OmitsICRC(),
 			SendDepth: q.caps.MaxSendWR, RecvDepth: q.caps.MaxRecvWR,
 			ReadsStarted: a.MaxRdAtomic, ReadsServed: a.MaxDestRd,
 			AckTimeout: a.AckTimeout, RetryCount: a.RetryCount, RNRRetryCount: a.RNRRetryCount,

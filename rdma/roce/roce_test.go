@@ -31,6 +31,7 @@ func TestConformance(t *testing.T) {
 		cfg  roce.Config
 	}{
 		{"offloads", roce.Config{}},
+		{"ICRC", roce.Config{LocalICRC: true}},
 		{"no offloads", roce.Config{NoGSO: true, NoGRO: true}},
 		{"MTU 1024", roce.Config{PathMTUMax: 1024}},
 		{"MTU 256", roce.Config{PathMTUMax: 256}},
@@ -40,8 +41,9 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+// BenchmarkDevice has an ICRC on both sides of each comparison, as over a network.
 func BenchmarkDevice(b *testing.B) {
-	rdmatest.Benchmark(b, provider(roce.Config{}), func(t testing.TB) link.Link {
+	rdmatest.Benchmark(b, provider(roce.Config{LocalICRC: true}), func(t testing.TB) link.Link {
 		l, err := udp.Open(udp.Config{})
 		if err != nil {
 			t.Fatal(err)

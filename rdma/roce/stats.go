@@ -14,6 +14,7 @@ type Stats struct {
 	Turns          uint64 // rounds of the loops
 	ICRCExact      uint64 // packets whose ICRC matched in all bits
 	ICRCResidual   uint64 // packets whose ICRC matched but for the unseen IP identification
+	ICRCOmitted    uint64 // packets of peers on this host that came without ICRC, as agreed
 	ICRCErrors     uint64 // packets dropped for their ICRC
 	DropMalformed  uint64 // too short, or impossible padding
 	DropVersion    uint64 // unknown transport version

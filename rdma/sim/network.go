@@ -235,7 +235,7 @@ func (n *Network) send(from *Link, g *wire.Datagram) {
 		raw = append(raw, p...)
 	}
 	raw = append(raw, make([]byte, g.Pad)...)
-	raw = binary.LittleEndian.AppendUint32(raw, g.Flow.ICRC(0, g.Hdr, g.Payload, int(g.Pad)))
+	raw = binary.LittleEndian.AppendUint32(raw, g.ICRC(0))
 	if n.chance(n.cfg.Corrupt) {
 		n.Stats.Corrupted++
 		raw[n.rnd.IntN(len(raw))] ^= 1 << n.rnd.IntN(8)

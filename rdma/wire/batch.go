@@ -26,6 +26,17 @@ type Volatile interface {
 // Size is the length of the datagram in bytes, BTH to ICRC.
 func (d *Datagram) Size() int { return len(d.Hdr) + d.PayloadLen + int(d.Pad) + ICRCLen }
 
+// ICRC is the ICRC to send for the IPv4 identification id.
+func (d *Datagram) ICRC(id uint16) uint32 {
+	switch {
+	case d.BadICRC:
+		return ^d.Flow.ICRC(id, d.Hdr, d.Payload, int(d.Pad))
+	case d.Flow.NoICRC:
+		return 0
+	}
+	return d.Flow.ICRC(id, d.Hdr, d.Payload, int(d.Pad))
+}
+
 // trailerMax is the room for pad and ICRC behind the headers.
 const trailerMax = 8
 

@@ -66,6 +66,8 @@ type Flow struct {
 	Src, Dst netip.Addr
 	SrcPort  uint16
 	TOS      uint8 // DSCP and ECN to send with; not covered by the ICRC
+	// NoICRC means that both ends have agreed to send 0 in the place of the ICRC.
+	NoICRC bool
 
 	// prefix is the ones, the masked IP and UDP headers, and then the first bytes of the
 	// packet. The headers are built once and patched for each packet.
@@ -137,6 +139,12 @@ func (f *Flow) begin(id uint16, size int, hdr, payload, dst []byte) uint32 {
 		return crcShort(0, f.prefix[:lrhLen+at+n])
 	}
 	return crcOf(&f.prefix, payload[n:], dst)
+}
+
+// HasICRC reports whether the ICRC of a datagram of at least ICRCLen bytes is not 0. A peer without
+// an agreement to send 0 sends it once in 2^32 packets.
+func HasICRC(dgram []byte) bool {
+	return binary.LittleEndian.Uint32(dgram[len(dgram)-ICRCLen:]) != 0
 }
 
 var padding [4]byte

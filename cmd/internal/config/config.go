@@ -58,6 +58,8 @@ type Config struct {
 	// RDMACNPDSCP is the DSCP of congestion notifications of devices in user space; 0 is that of the
 	// connection.
 	RDMACNPDSCP int `mapstructure:"rdma_cnp_dscp" yaml:"rdma_cnp_dscp"`
+	// RDMALocalICRC keeps the ICRC in packets to and from processes on this host.
+	RDMALocalICRC bool `mapstructure:"rdma_local_icrc" yaml:"rdma_local_icrc"`
 	// StateDir holds what must survive a restart: the handle secret, the table
 	// of handles, and the exports and ports added at run time.
 	StateDir string `mapstructure:"state_dir" yaml:"state_dir"`

@@ -42,6 +42,9 @@ var settings = []Setting{
 			"connection",
 		"DSCP of congestion notifications (CNP) of devices in user space; 0 is that of the connection, which "+
 			"the client chooses"),
+	row("rdma_local_icrc", atStart, "transport.md#the-icrc-on-one-host",
+		"send the ICRC to rstored processes on this host too (devices in user space)",
+		"send and check the ICRC of packets to and from rstored processes on this host too (devices in user space)"),
 	row("tcp_listen", atReload, "",
 		"serve TCP on `ADDR:PORT`; repeatable; empty for none",
 		"`ADDR:PORT` of NFS over TCP"),

@@ -14,6 +14,7 @@ type QP struct {
 	AgeUS     int64  `json:"age_us"`
 	PathMTU   int    `json:"path_mtu"`
 	PKey      string `json:"pkey"`
+	NoICRC    bool   `json:"no_icrc"` // packets to and from a peer on this host have no ICRC
 
 	NextPSN     uint32 `json:"next_psn"`     // of the server's next request
 	AckedPSN    uint32 `json:"acked_psn"`    // the oldest that is not acknowledged

@@ -53,6 +53,7 @@ type perfFlags struct {
 	source    netip.Addr
 	provider  provider.Kind
 	busyPoll  bool
+	icrc      bool
 	atomic    string
 	durations int
 }
@@ -116,6 +117,7 @@ func (t *tool) perfTest(name, what string, op perf.Op, latency bool) *cobra.Comm
 	fl.Var(&f.provider, "provider", "provider of the RDMA device: soft, the stack in user space; verbs, the kernel; "+
 		"or auto, the kernel where one of its devices has the address")
 	busyPollFlag(fl, &f.busyPoll)
+	fl.BoolVar(&f.icrc, "icrc", false, "send and check the ICRC even if both ends are on this host (provider soft)")
 	fl.TextVar(&f.source, "source", netip.Addr{},
 		"local `ADDRESS` (default: as routing says; a free loopback address for a server on this host)")
 	return c
@@ -188,7 +190,7 @@ func (t *tool) measure(ctx context.Context, f *perfFlags, host string) error {
 		return errNoBusyPoll
 	}
 	dev, err := devices.Open(provider.Config{
-		Choice: choice, BusyPoll: f.busyPoll, Soft: roce.Config{PathMTUMax: rdma.MTU(f.mtu)},
+		Choice: choice, BusyPoll: f.busyPoll, Soft: roce.Config{PathMTUMax: rdma.MTU(f.mtu), LocalICRC: f.icrc},
 	})
 	if err != nil {
 		return fmt.Errorf("opening an RDMA device: %w", err)

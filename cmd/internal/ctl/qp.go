@@ -68,8 +68,12 @@ func (t *tool) qpShow() *cobra.Command {
 			return t.g.Print(q, func(w io.Writer) {
 				fmt.Fprintf(w, "qpn\t%#x\ntype\t%s\nstate\t%s\ndevice\t%s, loop %d\nlocal\t%s\n",
 					q.QPN, q.Type, q.State, q.Device, q.Loop, q.Local)
-				fmt.Fprintf(w, "remote\t%s, queue pair %#x\nage\t%v\npath MTU\t%d\n",
-					dash(q.Remote), q.RemoteQPN, since(q.AgeUS).Round(time.Millisecond), q.PathMTU)
+				icrc := "yes"
+				if q.NoICRC {
+					icrc = "no, the peer is on this host"
+				}
+				fmt.Fprintf(w, "remote\t%s, queue pair %#x\nage\t%v\npath MTU\t%d\nICRC\t%s\n",
+					dash(q.Remote), q.RemoteQPN, since(q.AgeUS).Round(time.Millisecond), q.PathMTU, icrc)
 				fmt.Fprintf(w, "next PSN\t%#x, acknowledged before %#x\nexpected PSN\t%#x\nround trip\t%s\n",
 					q.NextPSN, q.AckedPSN, q.ExpectedPSN, rtt(q))
 				fmt.Fprintf(w, "send queue\t%d of %d\nreceive queue\t%d of %d\nREADs at once\t%d ours, %d of the peer\n",

@@ -156,7 +156,7 @@ func (s *Set) openSoft(v *Device) error {
 	v.capture = new(capture.Slot)
 	rd, err := s.Open(provider.Config{Choice: v.Choice, Loops: shards, Logger: s.Log.Slog("roce"), Soft: roce.Config{
 		From: from, Wrap: v.capture.Wrap, Ledger: ledger, OnFailure: s.Failures.Soft, PKeys: s.pkeyTable(),
-		CNPDSCP: uint8(cfg.RDMACNPDSCP), Sockets: s.Sockets, Starting: s.starting,
+		CNPDSCP: uint8(cfg.RDMACNPDSCP), LocalICRC: cfg.RDMALocalICRC, Sockets: s.Sockets, Starting: s.starting,
 	}})
 	if err != nil {
 		return err

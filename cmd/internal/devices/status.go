@@ -150,6 +150,7 @@ func softQP(v *Device, q *roce.QPInfo) control.QP {
 		ReadsStarted: q.ReadsStarted, ReadsServed: q.ReadsServed, Counters: roce.HWCounters(&q.Counters),
 	})
 	c.NextPSN, c.AckedPSN, c.ExpectedPSN = uint32(q.NextPSN), uint32(q.AckedPSN), uint32(q.ExpectedPSN)
+	c.NoICRC = q.NoICRC
 	c.RTTUS = int64(q.RTT / rdma.Microsecond)
 	c.AckTimeout, c.RetryCount, c.RNRRetryCount = q.AckTimeout, q.RetryCount, q.RNRRetryCount
 	return c

@@ -5,6 +5,7 @@ var deviceHelp = map[string]string{
 	"Turns":                    "Rounds of the loops",
 	"ICRCExact":                "Packets whose ICRC matched in all bits",
 	"ICRCResidual":             "Packets whose ICRC matched but for the IP identification, which UDP sockets do not show",
+	"ICRCOmitted":              "Packets of peers on the same host, which have no ICRC by agreement",
 	"ICRCErrors":               "Packets dropped because their ICRC was wrong",
 	"DropMalformed":            "Packets dropped because they were too short or had impossible padding",
 	"DropVersion":              "Packets dropped because of an unknown transport version",

@@ -265,10 +265,7 @@ func (t *sender) add(r *run, d *wire.Datagram) {
 	d.Flow.SrcPort = t.l.port
 	n, tail := len(d.Hdr), int(d.Pad)+wire.ICRCLen
 	t.at = d
-	icrc := d.Flow.ICRC(uint16(r.n), d.Hdr, d.Payload, int(d.Pad))
-	if d.BadICRC {
-		icrc = ^icrc
-	}
+	icrc := d.ICRC(uint16(r.n))
 	b := d.Hdr[:n+tail]
 	clear(b[n : n+int(d.Pad)])
 	binary.LittleEndian.PutUint32(b[n+int(d.Pad):], icrc)

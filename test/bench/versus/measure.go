@@ -181,7 +181,7 @@ func (m *measurer) perf(ctx context.Context, n int, args []string) (s compare.Sa
 func (s *servers) rstorectl(ctx context.Context, addr string, mtu, n int, args []string) (compare.Sample, error) {
 	args = append([]string{
 		s.bin("rstorectl"), "perf", args[0], args[1], addr, "-m", strconv.Itoa(mtu), "-o", "json", "-n",
-		strconv.Itoa(n),
+		strconv.Itoa(n), "--icrc", // as the bare loop
 	}, args[2:]...)
 	cmd := s.command(ctx, args...)
 	var stderr bytes.Buffer
