@@ -33,6 +33,9 @@ type Acceptor struct {
 	// RC4 reports whether tickets may be encrypted with RC4 (RFC 4757); nil: they may not. The session
 	// key and the keys of the context are of AES in any case. It is called for each such token.
 	RC4 func() bool
+	// RequirePAC reports whether a ticket of a user must have a PAC with the name of the account; nil:
+	// it need not. It is called for each ticket of a principal of one component.
+	RequirePAC func() bool
 
 	replays replays
 }
@@ -73,11 +76,11 @@ func (a *Acceptor) Accept(token []byte, now time.Time) (gss.Established, error) 
 	if err != nil {
 		return est, refuse(gss.DefectiveToken, errorcode.KRB_AP_ERR_MSG_TYPE, "", "%w", err)
 	}
-	if err := a.openTicket(req); err != nil {
+	who, acceptor, err := a.openTicket(req)
+	if err != nil {
 		return est, err
 	}
 	t := &req.Ticket.DecryptedEncPart
-	who := principal(t.CName, t.CRealm)
 	start := t.StartTime
 	if start.IsZero() {
 		start = t.AuthTime // RFC 4120 section 5.3
@@ -98,7 +101,7 @@ func (a *Acceptor) Accept(token []byte, now time.Time) (gss.Established, error) 
 	}
 	if !auth.CName.Equal(t.CName) || auth.CRealm != t.CRealm {
 		return est, refuse(gss.DefectiveToken, errorcode.KRB_AP_ERR_BADMATCH, who,
-			"the ticket is of %s, and the authenticator of %s", who, principal(auth.CName, auth.CRealm))
+			"the ticket is of %s, and the authenticator of %s", principal(t.CName, t.CRealm), principal(auth.CName, auth.CRealm))
 	}
 	at := auth.CTime.Add(time.Duration(auth.Cusec) * time.Microsecond)
 	if skew := at.Sub(now); skew.Abs() > SkewMax {
@@ -117,11 +120,11 @@ func (a *Acceptor) Accept(token []byte, now time.Time) (gss.Established, error) 
 		return est, refuse(gss.Failure|gss.DuplicateToken, errorcode.KRB_AP_ERR_REPEAT, who,
 			"the token of %s was used before", who)
 	}
-	return a.establish(req, auth, who)
+	return a.establish(req, auth, who, acceptor)
 }
 
 // establish chooses the key of the context and makes the answer.
-func (a *Acceptor) establish(req *messages.APReq, auth *types.Authenticator, who string) (gss.Established, error) {
+func (a *Acceptor) establish(req *messages.APReq, auth *types.Authenticator, who, acceptor string) (gss.Established, error) {
 	t := &req.Ticket.DecryptedEncPart
 	key := t.Key
 	if len(auth.SubKey.KeyValue) > 0 {
@@ -147,7 +150,7 @@ func (a *Acceptor) establish(req *messages.APReq, auth *types.Authenticator, who
 		return gss.Established{}, refuse(gss.Failure, 0, who, "answering %s: %w", who, err)
 	}
 	return gss.Established{
-		Context: c, Principal: who, Acceptor: principal(req.Ticket.SName, req.Ticket.Realm), Token: wrap(idAPRep, rep),
+		Context: c, Principal: who, Acceptor: acceptor, Token: wrap(idAPRep, rep),
 		Expires: t.EndTime,
 	}, nil
 }
@@ -171,34 +174,36 @@ func parseAPReq(token []byte) (*messages.APReq, error) {
 	return &req, nil
 }
 
-// openTicket decrypts the ticket with a key of the keytab.
-func (a *Acceptor) openTicket(req *messages.APReq) error {
+// openTicket decrypts the ticket with a key of the keytab. It returns the principals of the client
+// and of this server.
+func (a *Acceptor) openTicket(req *messages.APReq) (who, acceptor string, err error) {
 	kt, err := a.Keytab()
 	if err != nil {
-		return refuse(gss.NoCred, errorcode.KRB_AP_ERR_NOKEY, "", "%w", err)
+		return "", "", refuse(gss.NoCred, errorcode.KRB_AP_ERR_NOKEY, "", "%w", err)
 	}
 	t := &req.Ticket
 	service, kind := principal(t.SName, t.Realm), gss.EncType(t.EncPart.EType)
 	if t.SName.NameString[0] != a.Service {
-		return refuse(gss.Failure, errorcode.KRB_AP_ERR_NOT_US, "",
+		return "", "", refuse(gss.Failure, errorcode.KRB_AP_ERR_NOT_US, "",
 			"a client has a ticket for %s, and this service is %s/...", service, a.Service)
 	}
 	switch {
 	case kind == gss.RC4HMAC && (a.RC4 == nil || !a.RC4()):
-		return refuse(gss.Failure, errorcode.KRB_AP_ERR_NOKEY, "",
+		return "", "", refuse(gss.Failure, errorcode.KRB_AP_ERR_NOKEY, "",
 			"a ticket for %s is encrypted with %v, which is weak: give the principal AES keys, or set kerberos.rc4", service,
 			kind)
 	case kind != gss.RC4HMAC && !kind.Supported():
-		return refuse(gss.Failure, errorcode.KRB_AP_ERR_NOKEY, "",
+		return "", "", refuse(gss.Failure, errorcode.KRB_AP_ERR_NOKEY, "",
 			"a ticket for %s is encrypted with %v, which is not supported: give the principal AES keys", service, kind)
 	}
-	keys, err := find(kt, t)
+	entries, err := find(kt, t)
 	if err != nil {
-		return err
+		return "", "", err
 	}
-	for _, key := range keys {
+	for _, i := range entries {
+		e := &kt.Entries[i]
 		var b []byte
-		if b, err = decrypt(t.EncPart, key, keyusage.KDC_REP_TICKET); err != nil {
+		if b, err = decrypt(t.EncPart, e.Key, keyusage.KDC_REP_TICKET); err != nil {
 			continue
 		}
 		var part messages.EncTicketPart
@@ -206,21 +211,43 @@ func (a *Acceptor) openTicket(req *messages.APReq) error {
 			continue
 		}
 		t.DecryptedEncPart = part
-		return nil
+		if who, err = a.clientOf(&part, e.Key); err != nil {
+			return "", "", refuse(gss.DefectiveToken, errorcode.KRB_AP_ERR_MODIFIED, who, "the ticket of %s: %w", who, err)
+		}
+		return who, unparse(e.Principal.Components, e.Principal.Realm), nil
 	}
-	return refuse(gss.Failure, errorcode.KRB_AP_ERR_BAD_INTEGRITY, "",
+	return "", "", refuse(gss.Failure, errorcode.KRB_AP_ERR_BAD_INTEGRITY, "",
 		"a ticket for %s does not decrypt with the key of the keytab: was the key changed under the same version?",
 		service)
 }
 
-// find returns the keys with which a ticket may be encrypted: those of its principal, enctype and
-// version. A ticket without a version may have any.
-func find(kt *keytab.Keytab, t *messages.Ticket) (keys []types.EncryptionKey, err error) {
+// clientOf returns the principal of the client of a ticket. A user of Active Directory is the account
+// in the PAC: the name in the ticket has the case that the client typed, may be another name of the
+// account (UPN), and may lack the last character of an account NAME$. Each user of a domain can
+// make such accounts, also with the name of a user of this host.
+func (a *Acceptor) clientOf(t *messages.EncTicketPart, key types.EncryptionKey) (string, error) {
+	who := principal(t.CName, t.CRealm)
+	account, err := accountName(t.AuthorizationData, key)
+	switch {
+	case err != nil || len(t.CName.NameString) > 1:
+		return who, err
+	case account != "":
+		return unparse([]string{account}, t.CRealm), nil
+	case a.RequirePAC != nil && a.RequirePAC():
+		return who, errNoPAC
+	}
+	return who, nil
+}
+
+// find returns the entries of kt with whose keys a ticket may be encrypted: those of its principal,
+// enctype and version. A ticket without a version may have any. Upper and lower case in the names of hosts are
+// equal, as for Active Directory: which of them a ticket has, the client has chosen.
+func find(kt *keytab.Keytab, t *messages.Ticket) (entries []int, err error) {
 	var versions, kinds, names []string
 	for i := range kt.Entries {
 		e := &kt.Entries[i]
-		if e.Principal.Realm != t.Realm || !slices.Equal(e.Principal.Components, t.SName.NameString) {
-			names = append(names, strings.Join(e.Principal.Components, "/")+"@"+e.Principal.Realm)
+		if e.Principal.Realm != t.Realm || !slices.EqualFunc(e.Principal.Components, t.SName.NameString, strings.EqualFold) {
+			names = append(names, unparse(e.Principal.Components, e.Principal.Realm))
 			continue
 		}
 		if e.Key.KeyType != t.EncPart.EType {
@@ -231,12 +258,12 @@ func find(kt *keytab.Keytab, t *messages.Ticket) (keys []types.EncryptionKey, er
 			versions = append(versions, fmt.Sprint(e.KVNO))
 			continue
 		}
-		keys = append(keys, e.Key)
+		entries = append(entries, i)
 	}
 	service := principal(t.SName, t.Realm)
 	switch {
-	case len(keys) > 0:
-		return keys, nil
+	case len(entries) > 0:
+		return entries, nil
 	case len(versions) > 0:
 		return nil, refuse(gss.Failure, errorcode.KRB_AP_ERR_BADKEYVER, "",
 			"a ticket for %s has key version %d, and the keytab has %s: renew the keytab, or the client's ticket",
@@ -260,9 +287,11 @@ func list(words []string) string {
 
 // principal is a name with its realm. What separates components is escaped in them, as by MIT's
 // krb5_unparse_name: the one component "root/admin" is not the two of root/admin.
-func principal(n types.PrincipalName, realm string) string {
+func principal(n types.PrincipalName, realm string) string { return unparse(n.NameString, realm) }
+
+func unparse(components []string, realm string) string {
 	var b strings.Builder
-	for i, c := range n.NameString {
+	for i, c := range components {
 		if i > 0 {
 			b.WriteByte('/')
 		}

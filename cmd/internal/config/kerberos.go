@@ -21,6 +21,8 @@ type Kerberos struct {
 	Users []string `mapstructure:"users" yaml:"users,omitempty"`
 	// RC4 accepts tickets that are encrypted with RC4.
 	RC4 bool `mapstructure:"rc4" yaml:"rc4,omitempty"`
+	// RequirePAC refuses tickets of users that do not name the account.
+	RequirePAC bool `mapstructure:"require_pac" yaml:"require_pac,omitempty"`
 }
 
 // On reports whether Kerberos is accepted.
@@ -40,8 +42,8 @@ func (k *Kerberos) validate() error {
 	if err := absolutePaths([]string{"keytab", "auth_to_local"}, k.Keytab, k.AuthToLocal); err != nil {
 		return fmt.Errorf("kerberos: %w", err)
 	}
-	if !k.On() && k.RC4 {
-		return errors.New("kerberos: rc4 says which tickets are accepted, but none is accepted without keytab")
+	if !k.On() && (k.RC4 || k.RequirePAC) {
+		return errors.New("kerberos: rc4 and require_pac say which tickets are accepted, but none is accepted without keytab")
 	}
 	if !k.On() && len(k.Realms)+len(k.Users)+len(k.AuthToLocal) > 0 {
 		return errors.New("kerberos: realms, auth_to_local and users say who principals are, but there is no Kerberos " +

@@ -63,6 +63,7 @@ func (s *Service) newKerberos() *gss.Server {
 	k.contexts = gss.NewServer(gss.ServerConfig{
 		Acceptor: &krb5.Acceptor{
 			Service: nfsService, Keytab: k.load, RC4: func() bool { return s.Settings().Kerberos.RC4 },
+			RequirePAC: func() bool { return s.Settings().Kerberos.RequirePAC },
 		},
 		Identify: k.identify, Outcome: k.outcome,
 	})
