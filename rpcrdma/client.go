@@ -26,8 +26,8 @@ var (
 // Client sends calls over one connection, as many at once as the server grants credits. It does not
 // reconnect: after an *rpc.ConnError the caller dials again. It implements rpc.Client,
 // rpc.Registrar and rpc.DMABufRegistrar. Its methods may be called from any goroutine, but not on
-// the device's loops. A Client has Credits + backwardReceives buffers of Inline bytes in each
-// direction. A receive buffer is posted, except while receive handles its message. A send buffer is
+// the device's loops. A Client has Credits + backwardReceives buffers in each direction, of
+// Inline and of Send bytes. A receive buffer is posted, except while receive handles its message. A send buffer is
 // in use until its SEND has completed.
 type Client struct {
 	dev   rdma.Device
@@ -125,7 +125,7 @@ func (c *Client) dial(remote netip.AddrPort) {
 	err := c.setUp()
 	if err == nil {
 		invalidation := c.win != nil || c.lim.PeerInval
-		private := PrivateMessage{RemoteInvalidation: invalidation, Send: c.cfg.Inline, Receive: c.cfg.Inline}.Append(nil)
+		private := PrivateMessage{RemoteInvalidation: invalidation, Send: c.cfg.Send, Receive: c.cfg.Inline}.Append(nil)
 		c.conn, err = c.dev.Dial(c.loop, rdma.DialParams{
 			Remote: remote, PKey: c.cfg.PKey, DSCP: c.cfg.DSCP,
 			QP: rdma.QPConfig{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
@@ -159,23 +159,23 @@ func (c *Client) setUp() (err error) {
 	}
 	c.pd = c.domain.pd
 	nr, ns := c.cfg.Credits+backwardReceives, c.cfg.Credits+backwardReceives
-	if c.arena, err = rdma.NewArena((nr + ns) * c.cfg.Inline); err != nil {
+	if c.arena, err = rdma.NewArena(nr*c.cfg.Inline + ns*c.cfg.Send); err != nil {
 		return err
 	}
 	mem := c.arena.Bytes()
 	if c.mr, err = c.pd.Register(mem, rdma.LocalWrite); err != nil {
 		return err
 	}
-	cut := func() rdma.SGE {
-		b := mem[:c.cfg.Inline:c.cfg.Inline]
-		mem = mem[c.cfg.Inline:]
+	cut := func(n int) rdma.SGE {
+		b := mem[:n:n]
+		mem = mem[n:]
 		return rdma.SGE{Buf: b, LKey: c.mr.LKey()}
 	}
 	for range nr {
-		c.recvs = append(c.recvs, cut())
+		c.recvs = append(c.recvs, cut(c.cfg.Inline))
 	}
 	for i := range ns {
-		c.sends = append(c.sends, cut())
+		c.sends = append(c.sends, cut(c.cfg.Send))
 		c.sendFree = append(c.sendFree, i)
 	}
 	c.entries = ns + 1
@@ -230,7 +230,7 @@ func (c *Client) event(_ rdma.Conn, e rdma.ConnEvent) {
 	switch e.Kind {
 	case rdma.EventEstablished:
 		said, _ := ParsePrivate(e.PrivateData)
-		c.inlineOut = min(c.cfg.Inline, said.Receive)
+		c.inlineOut = min(c.cfg.Send, said.Receive)
 		c.inlineIn = min(c.cfg.Inline, said.Send)
 		c.info.Store(&ClientInfo{
 			Remote: c.conn.Remote(), Local: c.conn.Local(), InlineIn: c.inlineIn, InlineOut: c.inlineOut, PathMTU: e.PathMTU,

@@ -14,9 +14,12 @@ type ClientConfig struct {
 	// Credits is the number of credits that the client requests. The server may grant fewer.
 	// Calls beyond the grant wait. 0 means 128.
 	Credits int
-	// Inline is the longest message, a multiple of 1024 up to 256 KiB. 0 means
-	// 4096.
+	// Inline is the longest message from the server, a multiple of 1024 up to 256 KiB. 0 means 4096.
 	Inline int
+	// Send is the longest message to the server, a multiple of 1024 up to 256 KiB. 0 means Inline,
+	// or 5120 if Inline is 0 too: a WRITE of 4096 bytes then fits into a message, if the server
+	// receives as much.
+	Send int
 	// ReadDepth is how many RDMA READs the server may have in flight. 0 means 16.
 	ReadDepth int
 	// PKey is the partition to connect in; 0 is the first of the device.
@@ -36,7 +39,8 @@ type ClientConfig struct {
 // withDefaults returns the configuration with defaults, and every value within its bounds.
 func (c ClientConfig) withDefaults() ClientConfig {
 	c.Credits = min(max(cmp.Or(c.Credits, 128), 1), 4096)
-	c.Inline = min(max(cmp.Or(c.Inline, 4096), sizeUnit), sizeMax) / sizeUnit * sizeUnit
+	c.Send = inlineSize(cmp.Or(c.Send, c.Inline, inlineWrite))
+	c.Inline = inlineSize(cmp.Or(c.Inline, 4096))
 	c.ReadDepth = min(max(cmp.Or(c.ReadDepth, 16), 1), 255)
 	c.Domain = cmp.Or(c.Domain, new(Domain))
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))

@@ -11,12 +11,15 @@ import (
 
 // Config bounds a Listener. Zero fields have defaults; sizes are in bytes.
 //
-// A connection needs memory for messages, Inline bytes for each receive. With the defaults:
+// A connection needs memory for messages, Receive bytes for each receive. With the defaults:
 //
 //	state of the connection                 credits   receives   memory
-//	until the client has confirmed it       2         6          24 KiB
-//	then                                    16        32         128 KiB
-//	when the client used most of 128        128       144        576 KiB
+//	until the client has confirmed it       2         4          20 KiB
+//	then                                    16        32         160 KiB
+//	when the client used most of 128        128       144        720 KiB
+//
+// Pages of receives that no message reached are not resident. The fifth KiB of a receive is in a
+// page that the next one uses too, so a client of short messages has one page for each receive.
 //
 // Bulk data of calls in progress takes at most ConnMemory per connection. Both are part of Memory;
 // type Memory says what happens when it is short. A call waits until there is memory for all of its
@@ -25,9 +28,12 @@ type Config struct {
 	// Credits is the largest grant to a client. The grant begins at 16 and doubles when more
 	// than three quarters of it are in use. 0 means 128, or 48 if Pinned.
 	Credits int
-	// Inline is the longest message, and the size of a receive buffer: a
-	// multiple of 1024 up to 256 KiB. 0 means 4096.
+	// Inline is the longest message to a client: a multiple of 1024 up to 256 KiB. 0 means 4096.
 	Inline int
+	// Receive is the longest message from a client, and the size of a receive buffer: a multiple
+	// of 1024 from Inline to 256 KiB. 0 means Inline. If Inline is 0 too, and the memory is not
+	// Pinned, it means 5120, so that a WRITE of 4096 bytes fits into a message.
+	Receive int
 	// MaxMessage is the longest RPC message with everything in chunks, and the most bytes that
 	// are put into one Write chunk; up to 4 MiB. 0 means 1 MiB + 64 KiB.
 	MaxMessage int
@@ -49,7 +55,7 @@ type Config struct {
 	Shared *Memory
 	// Pinned is for devices that pin registered memory, as kernel devices do: all pages are
 	// resident from the registration to its end. A connection then has memory for the receives
-	// of all credits from the start: 272 KiB with 48 credits, the default.
+	// of all credits from the start: 256 KiB with 48 credits, the default.
 	Pinned bool
 	// SlowTimeout ends a connection whose client neither takes replies nor serves RDMA READs for
 	// this time. 0 means one minute.
@@ -66,7 +72,7 @@ type Config struct {
 const bulkMax = 4 << 20
 
 // receiveMemory is what the receives of a connection take at the most.
-func (c *Config) receiveMemory() int { return receives(c.Credits) * c.Inline }
+func (c *Config) receiveMemory() int { return receives(c.Credits) * c.Receive }
 
 // withDefaults returns the configuration with defaults, and every value within its bounds.
 func (c Config) withDefaults() Config {
@@ -75,7 +81,11 @@ func (c Config) withDefaults() Config {
 		credits = 48 // its 64 receives fill a block of the arena
 	}
 	c.Credits = min(max(cmp.Or(c.Credits, credits), 1), 4096)
-	c.Inline = min(max(cmp.Or(c.Inline, 4096), sizeUnit), sizeMax) / sizeUnit * sizeUnit
+	if c.Inline == 0 && c.Receive == 0 && !c.Pinned {
+		c.Receive = inlineWrite
+	}
+	c.Inline = inlineSize(cmp.Or(c.Inline, 4096))
+	c.Receive = max(inlineSize(c.Receive), c.Inline)
 	c.MaxMessage = min(max(cmp.Or(c.MaxMessage, 1<<20+64<<10), 64<<10), bulkMax)
 	c.ReadDepth = min(max(cmp.Or(c.ReadDepth, 16), 1), 255)
 	c.ReadSize = min(max(cmp.Or(c.ReadSize, 256<<10), 4096), 1<<30)

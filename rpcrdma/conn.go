@@ -132,7 +132,7 @@ func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
 	private, _ := ParsePrivate(req.PrivateData())
 	// The sender of a REQ may be spoofed until it confirms the connection (RTU). Until then the
 	// connection has the least memory; raiseInitial adds to it.
-	grant := l.pool.addConn(min(cfg.Credits, floorCredits), cfg.Inline)
+	grant := l.pool.addConn(min(cfg.Credits, floorCredits), cfg.Receive)
 	if grant == 0 {
 		return nil, l.noMemory()
 	}
@@ -155,9 +155,9 @@ func makeConn(
 	c.creditsNow.Store(1)
 	c.allocation.wake = func() { c.loop.Submit(c.pump) }
 	n := receives(cfg.Credits)
-	c.mem = l.pool.block(&l.pool.recvBlocks, n*cfg.Inline)
+	c.mem = l.pool.block(&l.pool.recvBlocks, n*cfg.Receive)
 	if c.mem == nil {
-		l.pool.removeConn(c.owned * cfg.Inline)
+		l.pool.removeConn(c.owned * cfg.Receive)
 		return nil, l.noMemory()
 	}
 	c.throttle.init(c)
@@ -188,7 +188,7 @@ func makeConn(
 
 // newReceive makes the next receive of the connection's memory and returns its index.
 func (c *serverConn) newReceive() int {
-	i, size := len(c.recvs), c.l.cfg.Inline
+	i, size := len(c.recvs), c.l.cfg.Receive
 	c.recvs = append(c.recvs, rdma.SGE{Buf: c.mem[i*size : (i+1)*size : (i+1)*size], LKey: c.l.pool.lkey})
 	c.slots = append(c.slots, nil)
 	return i
@@ -199,17 +199,21 @@ func (c *serverConn) newReceive() int {
 func (c *serverConn) freeReceives() {
 	p := c.l.pool
 	if c.received {
-		p.discard(c.mem[:len(c.recvs)*c.l.cfg.Inline])
+		p.discard(c.mem[:len(c.recvs)*c.l.cfg.Receive])
 	}
 	p.freeBlock(&p.recvBlocks, c.mem)
-	p.removeConn(c.owned * c.l.cfg.Inline)
+	p.removeConn(c.owned * c.l.cfg.Receive)
 }
 
 // accept answers the REQ. prepare posts the receives before the REP leaves (RFC 8166 section
 // 3.3.1: the receiver posts as many receives as it grants credits).
 func (c *serverConn) accept(req rdma.ConnRequest) error {
 	cfg := &c.l.cfg
-	private := PrivateMessage{RemoteInvalidation: true, Send: cfg.Inline, Receive: cfg.Inline}.Append(nil)
+	receive := cfg.Receive
+	if said, _ := ParsePrivate(req.PrivateData()); said.Send <= cfg.Inline {
+		receive = cfg.Inline // as the servers that such a client knows, the kernel's for one
+	}
+	private := PrivateMessage{RemoteInvalidation: true, Send: cfg.Inline, Receive: receive}.Append(nil)
 	conn, err := req.Accept(c.qpConfig(), rdma.ConnParams{
 		PrivateData: private, ResponderResources: 0, InitiatorDepth: uint8(c.readsFree), RetryCount: 7, RNRRetryCount: 7,
 	}, c.prepare, c.event)

@@ -137,7 +137,7 @@ func (c *serverConn) info() ConnInfo {
 	return ConnInfo{
 		Remote: c.peer.Addr, Local: c.peer.Local, Since: c.since, Calls: c.calls.Load(),
 		Credits: int(c.creditsNow.Load()), InUse: int(c.activeNow.Load()), Memory: int(c.bulkNow.Load()),
-		ReadDepth: int(c.ords.Load()), InlineIn: c.l.cfg.Inline, InlineOut: c.inlineOut,
+		ReadDepth: int(c.ords.Load()), InlineIn: c.l.cfg.Receive, InlineOut: c.inlineOut,
 		RDMAWriteBytes: c.writeBytes.Load(), RDMAReadBytes: c.readBytes.Load(), RemoteInvalidation: c.peerInval,
 	}
 }

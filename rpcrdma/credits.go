@@ -23,16 +23,16 @@ const firstGrant = 16
 // of the grant in a later reply, and then may use it at once.
 //
 //	grant    posted receives (receives)    next grant at more than
-//	    2            6                           1 call in progress
+//	    2            4                           1 call in progress
 //	   16           32                          12
 //	   32           48                          24
 //	   64           80                          48
 //	  128          144                         none
 func (c *serverConn) grow() {
 	cfg := &c.l.cfg
-	next := c.l.pool.allowed(min(2*c.grant, cfg.Credits), cfg.Inline)
+	next := c.l.pool.allowed(min(2*c.grant, cfg.Credits), cfg.Receive)
 	n := receives(next) // may be owned already, from a larger grant before
-	if next <= c.grant || n > c.owned && !c.l.pool.grow((n-c.owned)*cfg.Inline, next, cfg.Inline) {
+	if next <= c.grant || n > c.owned && !c.l.pool.grow((n-c.owned)*cfg.Receive, next, cfg.Receive) {
 		return
 	}
 	c.extend(next, n)
@@ -44,7 +44,7 @@ func (c *serverConn) raiseInitial() {
 	cfg := &c.l.cfg
 	next := min(cfg.Credits, firstGrant)
 	n := receives(next)
-	if !c.dead && next > c.grant && n > c.owned && c.l.pool.raiseInitial((n-c.owned)*cfg.Inline) {
+	if !c.dead && next > c.grant && n > c.owned && c.l.pool.raiseInitial((n-c.owned)*cfg.Receive) {
 		c.extend(next, n)
 	}
 }
@@ -68,7 +68,7 @@ func (c *serverConn) extend(grant, n int) {
 // is at least 1, because a client without credits could never send again. A client may request 0
 // credits, or 2^32-1. Both are bounded here, and are no error.
 func (c *serverConn) credits(requested uint32) uint32 {
-	most := c.l.pool.allowed(c.grant, c.l.cfg.Inline)
+	most := c.l.pool.allowed(c.grant, c.l.cfg.Receive)
 	n := min(most, c.throttle.cap, int(min(requested, 1<<16)))
 	n = max(n, 1)
 	c.creditsNow.Store(int64(n))
@@ -81,7 +81,7 @@ func (c *serverConn) credits(requested uint32) uint32 {
 // system, and the pool has its bytes for another connection.
 func (c *serverConn) retireReceive(i int) bool {
 	cfg := &c.l.cfg
-	most := c.l.pool.allowed(c.grant, cfg.Inline)
+	most := c.l.pool.allowed(c.grant, cfg.Receive)
 	if most < c.grant {
 		c.l.n.add(creditsShort)
 	}
@@ -92,6 +92,6 @@ func (c *serverConn) retireReceive(i int) bool {
 	c.grant = min(c.grant, max(creditsOf(c.owned), 1))
 	c.unposted = append(c.unposted, i)
 	c.l.pool.discard(c.recvs[i].Buf)
-	c.l.pool.shrink(cfg.Inline)
+	c.l.pool.shrink(cfg.Receive)
 	return true
 }

@@ -145,8 +145,10 @@ func (c *Client) postMessage(i int, b []byte) error {
 	return c.conn.QP().PostSend(c.wr[:])
 }
 
-// encode encodes the message into b, whose capacity is that of a send buffer, and opens the
-// memory for its chunks. It uses the first form that fits (RFC 8166 section 3.5): everything
+// encode encodes the message into b, whose capacity is that of a send buffer, and opens the memory
+// for its chunks. A server that grants few credits has many clients: they would overflow its socket
+// if each of them sent its data unasked, so such a server fetches what makes a message longer than
+// Inline. It uses the first form that fits (RFC 8166 section 3.5): everything
 // inline, a Read chunk for each bulk argument, or the whole call in chunks (RDMA_NOMSG).
 //
 //	form                                    inline                 chunks
@@ -167,7 +169,7 @@ func (c *Client) encode(x *exchange, b []byte) ([]byte, error) {
 	if len(c.devices) > 0 {
 		device = slices.ContainsFunc(e.Refs, func(r xdr.Ref) bool { return c.device(r.Data) })
 	}
-	if h.Len()+e.Len() <= c.inlineOut && !device {
+	if n := h.Len() + e.Len(); n <= c.inlineOut && !device && (n <= c.cfg.Inline || c.credits >= firstGrant) {
 		c.n.add(sentMsg)
 		return e.AppendFlat(h.Append(b)), nil
 	}

@@ -38,7 +38,7 @@ func (l quietLink) Send(b *wire.Batch) error {
 // TestHalfOpenHasTheFloor: a client that has not confirmed its connection has the least memory. It
 // gets the first grant once it has confirmed it.
 func TestHalfOpenHasTheFloor(t *testing.T) {
-	const inline = 4096
+	const receive = 5120
 	l, at := serveRoCE(t)
 	var quiet atomic.Bool
 	quiet.Store(true)
@@ -54,11 +54,11 @@ func TestHalfOpenHasTheFloor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if m := l.Memory(); m.Connections != 1 || m.Messages != 6*inline {
+	if m := l.Memory(); m.Connections != 1 || m.Messages != 4*receive {
 		t.Errorf("before the RTU: %+v", m)
 	}
 	quiet.Store(false) // the REP is repeated, and answered
-	for l.Memory().Messages != 32*inline {
+	for l.Memory().Messages != 32*receive {
 		if ctx.Err() != nil {
 			t.Fatalf("after the RTU: %+v", l.Memory())
 		}

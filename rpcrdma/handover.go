@@ -258,7 +258,7 @@ func (l *Listener) restore(restorer rdma.Restorer, loop rdma.Loop, k *snapshotCo
 	if len(k.Postponed) > owned {
 		return fmt.Errorf("%d postponed messages need more than the %d receives", len(k.Postponed), owned)
 	}
-	l.pool.restoreConn(owned * l.cfg.Inline)
+	l.pool.restoreConn(owned * l.cfg.Receive)
 	private := PrivateMessage{Receive: k.InlineOut, RemoteInvalidation: k.Invalidates}
 	c, err := makeConn(l, loop, k.Peer, private, max(k.Depth, 1), grant, owned)
 	if err != nil {

@@ -110,7 +110,7 @@ func (l *Listener) openPool() (*pool, error) {
 }
 
 // Memory describes the use of the Listener's memory.
-func (l *Listener) Memory() MemoryStats { return l.pool.Stats(l.cfg.Inline) }
+func (l *Listener) Memory() MemoryStats { return l.pool.Stats(l.cfg.Receive) }
 
 // Addr is the address listened on.
 func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
@@ -267,7 +267,7 @@ func (l *Listener) noMemory() error {
 			l.pool.most)
 	}
 	return fmt.Errorf("no memory for messages: %d connections use %d of %d bytes, and each needs %d at least",
-		m.Connections, m.Messages, m.Limit/messageShare, receives(floorCredits)*l.cfg.Inline)
+		m.Connections, m.Messages, m.Limit/messageShare, receives(floorCredits)*l.cfg.Receive)
 }
 
 // admit accepts a connection request, or rejects it and says why.

@@ -78,7 +78,7 @@ const messageShare = 4
 // The least resources of a connection. A connection that cannot have them is refused.
 const (
 	floorCredits = 2
-	// extraReceives are posted beyond the credits (16, or 2 per credit if that is less). They are for
+	// extraReceives are posted beyond the credits (16, or 1 per credit if that is less). They are for
 	// messages that use no credit (RFC 8166 section 3.3.1). They also bridge the time between the
 	// arrival of a reply and the completion of its SEND: the client may send again then, but the
 	// buffer of the call is not free.
@@ -86,11 +86,11 @@ const (
 )
 
 // receives is the number of receives for a number of credits.
-func receives(credits int) int { return credits + min(extraReceives, 2*credits) }
+func receives(credits int) int { return credits + min(extraReceives, credits) }
 
 // creditsOf is the inverse of receives: the credits that n receives are enough for, floorCredits at
 // least.
-func creditsOf(n int) int { return max(n-extraReceives, min(n, extraReceives*3/2)/3, floorCredits) }
+func creditsOf(n int) int { return max(n-extraReceives, min(n, extraReceives*2)/2, floorCredits) }
 
 // newMemory maps memory of limit bytes for at most conns connections. block bounds the bytes of all
 // receives of one connection.
@@ -121,12 +121,12 @@ func newMemory(limit, block, conns int, pinned bool) (*Memory, error) {
 	return m, nil
 }
 
-// NewMemory maps memory of limit bytes, MemoryMin at least, for Listeners with the Credits, Inline
-// and Pinned of cfg. The caller closes the Listeners before the Memory.
+// NewMemory maps memory of limit bytes, MemoryMin at least, for Listeners with the Credits, Inline,
+// Receive and Pinned of cfg. The caller closes the Listeners before the Memory.
 func NewMemory(limit int, cfg Config) (*Memory, error) {
 	cfg = cfg.withDefaults()
 	limit = max(limit, MemoryMin)
-	conns := limit / messageShare / (receives(floorCredits) * cfg.Inline)
+	conns := limit / messageShare / (receives(floorCredits) * cfg.Receive)
 	return newMemory(limit, cfg.receiveMemory(), max(conns, 1), cfg.Pinned)
 }
 
@@ -169,12 +169,12 @@ func (m *Memory) discard(b []byte) {
 // Close unmaps the memory.
 func (m *Memory) Close() error { return m.arena.Close() }
 
-// Stats describes the use of the memory, for connections with messages of inline bytes; 0 means the
+// Stats describes the use of the memory, for connections with receives of inline bytes; 0 means the
 // default of Config.
 func (m *Memory) Stats(inline int) MemoryStats {
 	if inline == 0 {
-		cfg := Config{}.withDefaults()
-		inline = cfg.Inline
+		cfg := Config{Pinned: m.pinned}.withDefaults()
+		inline = cfg.Receive
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -66,7 +66,7 @@ func (c *serverConn) note() rdma.Note {
 	return rdma.Note{Why: c.why, Detail: FailureDetail{
 		Calls: c.calls.Load(), InProgress: c.active, First: c.first, Last: c.last,
 		RDMAWriteBytes: c.writeBytes.Load(), RDMAReadBytes: c.readBytes.Load(),
-		InlineIn: c.l.cfg.Inline, InlineOut: c.inlineOut,
+		InlineIn: c.l.cfg.Receive, InlineOut: c.inlineOut,
 	}}
 }
 

@@ -71,6 +71,12 @@ func (m PrivateMessage) Append(b []byte) []byte {
 	return append(b, privateVersion, flags, sizeCode(m.Send), sizeCode(m.Receive))
 }
 
-func sizeCode(n int) byte {
-	return byte(min(max(n, sizeUnit), sizeMax)/sizeUnit - 1)
-}
+func sizeCode(n int) byte { return byte(inlineSize(n)/sizeUnit - 1) }
+
+// inlineSize is the size of a message that is nearest to n, of those that a private message can name
+// and that are not longer than n.
+func inlineSize(n int) int { return min(max(n, sizeUnit), sizeMax) / sizeUnit * sizeUnit }
+
+// inlineWrite is the longest call between ends of this package: 4096 bytes of data and their
+// headers. The data of a longer WRITE is fetched by RDMA READ, which costs a round trip.
+const inlineWrite = 5 * sizeUnit

@@ -165,7 +165,7 @@ func (c *serverConn) repostEarly() {
 // slack is half of the receives beyond the credits. That many receives may be unposted, and that
 // many more buffers may be in use by replies in flight, while every granted credit still has a
 // posted receive.
-func (c *serverConn) slack() int { return max(min(extraReceives, 2*c.grant)/2, 1) }
+func (c *serverConn) slack() int { return max(min(extraReceives, c.grant)/2, 1) }
 
 // mayReply reports whether n work requests can be posted now.
 //

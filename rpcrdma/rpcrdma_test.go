@@ -326,7 +326,7 @@ func TestCalls(t *testing.T) {
 func TestLongCalls(t *testing.T) {
 	w := newWorld(t, Config{})
 	c := w.dial("192.0.2.9", ClientConfig{})
-	for _, n := range []int{3900, 4001, 4002, 4003, 100_000} {
+	for _, n := range []int{3900, 5025, 5026, 5027, 100_000} {
 		// The data is not added by Bulk, so that the call itself is too long.
 		b := make([]byte, n)
 		pattern(b, 0)
