@@ -33,13 +33,14 @@ func Available() error {
 
 // FS is one filesystem, or a directory of it. Its methods may be called from any goroutine.
 type FS struct {
-	opts Options
-	m    *C.struct_ceph_mount_info
-	root *C.UserPerm // of the server itself
-	fsid uint64
-	verf [8]byte
-	top  blockstore.Handle
-	objs objects
+	opts  Options
+	m     *C.struct_ceph_mount_info
+	root  *C.UserPerm // of the server itself
+	fsid  uint64
+	verf  [8]byte
+	top   blockstore.Handle
+	objs  objects
+	names names
 
 	delegations bool           // of libcephfs are enabled
 	leaving     sync.WaitGroup // removed files, and those of leases, that are given back

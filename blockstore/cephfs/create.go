@@ -42,6 +42,7 @@ func (f *FS) create(c *blockstore.Cred, dir blockstore.Handle, name string, typ 
 	if err != nil {
 		return h, a, w, err
 	}
+	defer f.names.change(nameOf(d, name))()
 	o, a, err := f.find(d, name)
 	switch {
 	case err == nil:

@@ -67,6 +67,7 @@ func (f *FS) Lookup(c *blockstore.Cred, dir blockstore.Handle, name string) (blo
 	if err != nil {
 		return blockstore.Handle{}, blockstore.Attr{}, err
 	}
+	defer f.names.look(nameOf(d, name))()
 	o, a, err := f.find(d, name)
 	if err != nil {
 		return blockstore.Handle{}, a, err
@@ -119,6 +120,7 @@ func (f *FS) unlink(c *blockstore.Cred, dir blockstore.Handle, name string, isDi
 	if !c.May(&da, blockstore.MayExec) {
 		return w, blockstore.ErrAccess
 	}
+	defer f.names.change(nameOf(d, name))()
 	o, a, err := f.find(d, name)
 	if err != nil {
 		return w, err
@@ -170,6 +172,7 @@ func (f *FS) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string,
 	defer f.objs.release(td)
 	fromW = unchanged(&fa)
 	toW = unchanged(&ta)
+	defer f.names.change(nameOf(fd, fromName), nameOf(td, toName))()
 	victim, same, err := f.checkRename(c, fd, &fa, fromName, td, &ta, toName)
 	if err != nil || same {
 		return fromW, toW, err
@@ -297,6 +300,7 @@ func (f *FS) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a 
 	if !c.May(&da, blockstore.MayExec) {
 		return a, w, blockstore.ErrAccess
 	}
+	defer f.names.change(nameOf(d, name))()
 	switch e, _, err := f.find(d, name); {
 	case err == nil:
 		f.objs.release(e)
