@@ -30,7 +30,7 @@ func attrOf(s *C.struct_ceph_statx) blockstore.Attr {
 	a := blockstore.Attr{
 		Type: types[uint32(s.stx_mode)&unix.S_IFMT], Mode: uint32(s.stx_mode) & 0o7777, NLink: uint32(s.stx_nlink),
 		UID: uint32(s.stx_uid), GID: uint32(s.stx_gid), Size: uint64(s.stx_size), Used: uint64(s.stx_blocks) * 512,
-		FileID: uint64(s.stx_ino), Atime: timeOf(s.stx_atime), Mtime: timeOf(s.stx_mtime), Ctime: timeOf(s.stx_ctime),
+		FileID: fileID(uint64(s.stx_ino), uint64(s.stx_dev)), Atime: timeOf(s.stx_atime), Mtime: timeOf(s.stx_mtime), Ctime: timeOf(s.stx_ctime),
 	}
 	if a.Type == blockstore.TypeBlk || a.Type == blockstore.TypeChr {
 		a.Major, a.Minor = unix.Major(uint64(s.stx_rdev)), unix.Minor(uint64(s.stx_rdev))
@@ -55,6 +55,9 @@ func (f *FS) attrs(o *object) (blockstore.Attr, error) {
 // attr is attrs of an object that has a name, or is pinned; it is stale otherwise.
 func (f *FS) attr(o *object) (blockstore.Attr, error) {
 	a, err := f.attrs(o)
+	if err == nil {
+		err = f.acl(o, &a)
+	}
 	if err == nil && a.NLink == 0 {
 		f.objs.mu.Lock()
 		if o.pins == 0 {
@@ -107,6 +110,9 @@ func (f *FS) Access(c *blockstore.Cred, h blockstore.Handle, want uint32) (uint3
 		return 0, a, err
 	}
 	f.objs.release(o)
+	if o.frozen() {
+		want &^= blockstore.AccessModify | blockstore.AccessExtend | blockstore.AccessDelete
+	}
 	return c.AccessBits(&a, want), a, nil
 }
 
@@ -135,6 +141,9 @@ func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetA
 	}
 	defer f.objs.release(o)
 	w = unchanged(&a)
+	if o.frozen() {
+		return w, blockstore.ErrROFS
+	}
 	if guard != nil && !guard.Equal(a.Ctime) {
 		return w, blockstore.ErrNotSync
 	}

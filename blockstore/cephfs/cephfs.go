@@ -54,10 +54,13 @@ var (
 	_ blockstore.Pinner  = (*FS)(nil)
 	_ blockstore.Xattrs  = (*FS)(nil)
 	_ blockstore.Births  = (*FS)(nil)
+	_ blockstore.ACLs    = (*FS)(nil)
 	_ blockstore.Leaser  = (*FS)(nil)
 
 	_ blockstore.HostLocker = (*FS)(nil)
 	_ blockstore.DirWatcher = (*FS)(nil)
+
+	_ blockstore.ProjectQuotas = (*FS)(nil)
 )
 
 // Open mounts a filesystem by libcephfs. It waits until the monitors and an MDS answer, at most for
@@ -143,6 +146,7 @@ func (f *FS) start(o *Options) error {
 		// The identity of each call is given by the call, and checked.
 		"fuse_default_permissions": "false",
 		"client_oc":                fmt.Sprint(o.Cache),
+		"client_acl_type":          "posix_acl",
 	}
 	if o.Keyring != "" {
 		set["keyring"] = o.Keyring
@@ -233,12 +237,12 @@ func (f *FS) Verifier() [8]byte { return f.verf }
 func (f *FS) Limits() blockstore.Limits {
 	return blockstore.Limits{
 		MaxFileSize: math.MaxInt64, LinkMax: 65000, NameMax: blockstore.NameMax, BlockSize: 4 << 20,
-		Xattrs: true, Births: true,
+		Xattrs: true, ACLs: true, Births: true,
 	}
 }
 
-// Stat returns the numbers of the filesystem, or of the quota of the root directory. The bytes are
-// 0 until a manager of the cluster has reported them.
+// Stat returns the numbers of the filesystem, or of the quota that a directory is in. The bytes are 0
+// until a manager of the cluster has reported them; those of a quota are known.
 func (f *FS) Stat(_ *blockstore.Cred, h blockstore.Handle) (blockstore.Stat, error) {
 	o, err := f.objs.acquire(h)
 	if err != nil {
@@ -258,7 +262,24 @@ func (f *FS) Stat(_ *blockstore.Cred, h blockstore.Handle) (blockstore.Stat, err
 		s.TotalFiles, s.FreeFiles = math.MaxInt64, math.MaxInt64-s.TotalFiles
 	}
 	s.AvailFiles = s.FreeFiles
+	if h != f.top { // that of the root is in what libcephfs says
+		if q, err := f.ProjectQuota(h); err == nil {
+			bounded(&s.TotalBytes, &s.FreeBytes, &s.AvailBytes, q.Hard, q.Used)
+			bounded(&s.TotalFiles, &s.FreeFiles, &s.AvailFiles, q.FilesHard, q.Files)
+		}
+	}
 	return s, nil
+}
+
+// bounded reduces the numbers of a filesystem, which are 0 if they are not known, to those of a quota.
+func bounded(total, free, avail *uint64, limit, used uint64) {
+	if limit > 0 && (*total == 0 || limit < *total) {
+		left := limit - min(used, limit)
+		if *total > 0 {
+			left = min(left, *avail)
+		}
+		*total, *free, *avail = limit, left, left
+	}
 }
 
 // Close gives everything back, and unmounts. After Release there is nothing to close.

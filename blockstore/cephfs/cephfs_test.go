@@ -43,7 +43,7 @@ func mount(t *testing.T, conf, name string) blockstore.FS {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := fs.(*FS).SetQuota(1 << 40); err != nil {
+	if err := fs.(*FS).SetProjectQuota(1 << 40); err != nil {
 		t.Fatal(err)
 	}
 	return fs

@@ -30,7 +30,7 @@ func (f *FS) create(c *blockstore.Cred, dir blockstore.Handle, name string, typ 
 	s *blockstore.SetAttr, refused error, existing func(d *object) (*object, blockstore.Attr, error),
 	do func(k *creation, in **C.struct_Inode, stx *C.struct_ceph_statx) C.int,
 ) (h blockstore.Handle, a blockstore.Attr, w blockstore.Wcc, err error) {
-	d, da, err := f.useDir(c, dir)
+	d, da, err := f.changeable(c, dir)
 	if err != nil {
 		return h, a, w, err
 	}
@@ -90,7 +90,7 @@ func (f *FS) make(c *blockstore.Cred, d *object, da *blockstore.Attr, name strin
 	if err := failed(do(&k, &in, &stx)); err != nil {
 		return nil, blockstore.Attr{}, err
 	}
-	o := f.child(d, in, &stx)
+	o := f.found(in, &stx)
 	a := attrOf(&stx)
 	// The mode is set; owners are for root alone to give away.
 	rest := *s
@@ -101,7 +101,16 @@ func (f *FS) make(c *blockstore.Cred, d *object, da *blockstore.Attr, name strin
 	if a.GID != gid && rest.GID == nil {
 		rest.GID = &gid
 	}
-	if a.Mode != k.mode && typ != blockstore.TypeLnk {
+	inherits := false
+	if typ != blockstore.TypeLnk {
+		l, err := f.readACL(d, blockstore.ACLDefault)
+		if err != nil {
+			f.objs.release(o)
+			return nil, a, err
+		}
+		inherits = l != nil // libcephfs has set the mode by it
+	}
+	if a.Mode != k.mode && !inherits && typ != blockstore.TypeLnk {
 		rest.Mode = &k.mode
 	}
 	if typ != blockstore.TypeReg || (rest.Size != nil && *rest.Size == 0) {

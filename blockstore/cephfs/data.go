@@ -162,11 +162,8 @@ func (f *FS) fallocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64, m
 		if off+n <= a.Size {
 			return nil
 		}
-		size := off + n
-		if err := f.setAttr(c, o, &a, &blockstore.SetAttr{Size: &size}); err != nil {
-			return err
-		}
-	} else if err := failed(C.rc_fallocate(f.m, fh, C.int(mode), C.int64_t(off), C.int64_t(n))); err != nil {
+	}
+	if err := failed(C.rc_fallocate(f.m, fh, C.int(mode), C.int64_t(off), C.int64_t(n))); err != nil {
 		return err
 	}
 	return f.synced(o)

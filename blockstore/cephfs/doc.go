@@ -8,6 +8,10 @@
 // number and a snapshot, so that every gateway of one filesystem makes the same handles, and finds
 // an object by its handle alone, also after a restart.
 //
+// # Snapshots
+//
+// .snap of a directory has its snapshots, which are read-only (snapshots.go).
+//
 // # Identity and permission
 //
 // A change of a directory runs with the UserPerm of the caller, so that libcephfs and the MDS give

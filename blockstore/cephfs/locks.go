@@ -114,6 +114,9 @@ func (f *FS) LockHost(h blockstore.Handle, start, end uint64, exclusive bool) (*
 	if !ok {
 		return nil, nil
 	}
+	if snapOf(&h) != noSnap {
+		return nil, nil // nobody writes to it
+	}
 	o, fh, err := f.ready(h, true)
 	if err != nil {
 		return nil, unlockable(err)
@@ -206,6 +209,9 @@ func (f *FS) ReleaseHost(h blockstore.Handle) {
 func (f *FS) TestHost(h blockstore.Handle, start, end uint64, exclusive bool) (*blockstore.HostLock, error) {
 	want, ok := flock(start, end, lockType(exclusive))
 	if !ok {
+		return nil, nil
+	}
+	if snapOf(&h) != noSnap {
 		return nil, nil
 	}
 	o, fh, err := f.ready(h, false)

@@ -15,6 +15,16 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
+// changeable is useDir of a directory that is not in a snapshot.
+func (f *FS) changeable(c *blockstore.Cred, h blockstore.Handle) (*object, blockstore.Attr, error) {
+	d, a, err := f.useDir(c, h)
+	if err == nil && d.frozen() {
+		f.objs.release(d)
+		return nil, a, blockstore.ErrROFS
+	}
+	return d, a, err
+}
+
 // useDir acquires a directory that c may search.
 func (f *FS) useDir(c *blockstore.Cred, h blockstore.Handle) (*object, blockstore.Attr, error) {
 	d, a, err := f.use(h)
@@ -37,13 +47,21 @@ func (f *FS) find(d *object, name string) (*object, blockstore.Attr, error) {
 	if err := failed(C.rc_lookup(f.m, d.in, n, &in, &s, f.root)); err != nil {
 		return nil, blockstore.Attr{}, err
 	}
-	return f.child(d, in, &s), attrOf(&s), nil
+	if snap := d.snap(); snap != noSnap && snap != snapDir && uint64(s.stx_dev) != snap {
+		C.rc_put(f.m, in)
+		return nil, blockstore.Attr{}, blockstore.ErrStale // never a live object as one of a snapshot
+	}
+	o, a := f.found(in, &s), attrOf(&s)
+	if err := f.acl(o, &a); err != nil {
+		f.objs.release(o)
+		return nil, a, err
+	}
+	return o, a, nil
 }
 
-// child is the object of an inode that was found in d. It takes over the reference.
-func (f *FS) child(d *object, in *C.struct_Inode, s *C.struct_ceph_statx) *object {
-	_, snap, _ := f.parse(&d.h)
-	return f.objs.adopt(f.handle(uint64(s.stx_ino), snap), in)
+// found is the object of an inode. It takes over the reference. stx_dev is the snapshot.
+func (f *FS) found(in *C.struct_Inode, s *C.struct_ceph_statx) *object {
+	return f.objs.adopt(f.handle(uint64(s.stx_ino), uint64(s.stx_dev)), in)
 }
 
 // Lookup finds a name. ".." of the root is the root.
@@ -67,8 +85,13 @@ func (f *FS) Lookup(c *blockstore.Cred, dir blockstore.Handle, name string) (blo
 	if err != nil {
 		return blockstore.Handle{}, blockstore.Attr{}, err
 	}
-	defer f.names.look(nameOf(d, name))()
-	o, a, err := f.find(d, name)
+	var o *object
+	if name == ".." {
+		o, a, err = f.up(d)
+	} else {
+		defer f.names.look(nameOf(d, name))()
+		o, a, err = f.find(d, name)
+	}
 	if err != nil {
 		return blockstore.Handle{}, a, err
 	}
@@ -108,7 +131,7 @@ func (f *FS) Rmdir(c *blockstore.Cred, dir blockstore.Handle, name string) (bloc
 }
 
 func (f *FS) unlink(c *blockstore.Cred, dir blockstore.Handle, name string, isDir bool) (w blockstore.Wcc, err error) {
-	d, da, err := f.useDir(c, dir)
+	d, da, err := f.changeable(c, dir)
 	if err != nil {
 		return w, err
 	}
@@ -128,6 +151,8 @@ func (f *FS) unlink(c *blockstore.Cred, dir blockstore.Handle, name string, isDi
 	err = c.MayDelete(&da, &a)
 	switch {
 	case err != nil:
+	case o.frozen():
+		err = blockstore.ErrROFS
 	case isDir && a.Type != blockstore.TypeDir:
 		err = blockstore.ErrNotDir
 	case !isDir && a.Type == blockstore.TypeDir:
@@ -160,12 +185,12 @@ func (f *FS) unlink(c *blockstore.Cred, dir blockstore.Handle, name string, isDi
 func (f *FS) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string, to blockstore.Handle,
 	toName string,
 ) (fromW, toW blockstore.Wcc, err error) {
-	fd, fa, err := f.useDir(c, from)
+	fd, fa, err := f.changeable(c, from)
 	if err != nil {
 		return fromW, toW, err
 	}
 	defer f.objs.release(fd)
-	td, ta, err := f.useDir(c, to)
+	td, ta, err := f.changeable(c, to)
 	if err != nil {
 		return fromW, toW, err
 	}
@@ -210,6 +235,9 @@ func (f *FS) checkRename(c *blockstore.Cred, fd *object, fa *blockstore.Attr, fr
 		return victim, false, err
 	}
 	defer f.objs.release(o)
+	if o.frozen() {
+		return victim, false, blockstore.ErrROFS
+	}
 	if a.Type == blockstore.TypeDir {
 		if err := f.notBelow(td, o); err != nil {
 			return victim, false, err
@@ -230,6 +258,9 @@ func (f *FS) checkRename(c *blockstore.Cred, fd *object, fa *blockstore.Attr, fr
 		return victim, false, err
 	}
 	defer f.objs.release(v)
+	if v.frozen() {
+		return victim, false, blockstore.ErrROFS
+	}
 	if v == o {
 		return victim, true, nil
 	}
@@ -288,7 +319,10 @@ func (f *FS) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a 
 		return a, w, err
 	}
 	defer f.objs.release(o)
-	d, da, err := f.useDir(c, dir)
+	if o.frozen() {
+		return a, w, blockstore.ErrXDev
+	}
+	d, da, err := f.changeable(c, dir)
 	if err != nil {
 		return a, w, err
 	}

@@ -9,6 +9,7 @@ import (
 	"container/list"
 	"encoding/binary"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rstored/rstored/blockstore"
 )
@@ -38,6 +39,8 @@ type object struct {
 	locked bool  // fh has locks, and a reference to the object
 
 	lease *lease // guarded by leases.mu
+
+	access atomic.Pointer[accessACL]
 }
 
 // objects are the objects that are known.
@@ -74,8 +77,10 @@ func (f *FS) parse(h *blockstore.Handle) (ino, snap uint64, err error) {
 	if binary.BigEndian.Uint64(h.B[0:]) != f.fsid {
 		return 0, 0, blockstore.ErrStale
 	}
-	return binary.BigEndian.Uint64(h.B[8:]), binary.BigEndian.Uint64(h.B[16:]), nil
+	return binary.BigEndian.Uint64(h.B[8:]), snapOf(h), nil
 }
+
+func snapOf(h *blockstore.Handle) uint64 { return binary.BigEndian.Uint64(h.B[16:]) }
 
 // acquire returns the object of a handle, which release gives back. An unknown one is asked for at
 // the MDS: it may have been found by another gateway, or before a restart. Without a mount there is
@@ -97,6 +102,14 @@ func (s *objects) acquire(h blockstore.Handle) (*object, error) {
 			err = blockstore.ErrStale
 		}
 		return nil, err
+	}
+	if snap != noSnap && snap != snapDir {
+		found, err := s.f.resolve(h, in)
+		if err != nil {
+			C.rc_put(s.f.m, in)
+			return nil, err
+		}
+		in = found
 	}
 	return s.adopt(h, in), nil
 }

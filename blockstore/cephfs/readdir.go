@@ -26,6 +26,7 @@ func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, _
 	if cookie > 1<<63 {
 		return verf, false, blockstore.ErrBadCookie
 	}
+	snap := d.snap()
 	plus = plus && c.May(&a, blockstore.MayExec)
 	var r *C.struct_ceph_dir_result
 	if err := failed(C.rc_opendir(f.m, d.in, &r, f.root)); err != nil {
@@ -35,10 +36,9 @@ func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, _
 	if cookie > 0 {
 		C.rc_seekdir(f.m, r, C.int64_t(cookie-1))
 	}
-	_, snap, _ := f.parse(&dir)
 	list := make([]C.struct_rc_entry, batch)
 	want := C.int(0)
-	if plus {
+	if plus || snap == snapDir { // each entry is of a snapshot of its own
 		want = 1
 	}
 	for {
@@ -49,16 +49,18 @@ func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, _
 		for i := range list[:n] {
 			raw := &list[i]
 			e := blockstore.DirEntry{
-				Name: C.GoString(&raw.name[0]), FileID: uint64(raw.ino), Cookie: uint64(raw.next) + 1,
+				Name: C.GoString(&raw.name[0]), FileID: fileID(uint64(raw.ino), snap), Cookie: uint64(raw.next) + 1,
 			}
 			switch {
 			case e.Name == "." || e.Name == "..":
 				if err := f.dotEntry(&e, d, &a, plus); err != nil {
 					return verf, false, err
 				}
-			case plus && raw.has != 0:
-				a, h := attrOf(&raw.stx), f.handle(uint64(raw.stx.stx_ino), snap)
-				e.Attr, e.Handle = &a, &h
+			case raw.has != 0:
+				a, h := attrOf(&raw.stx), f.handle(uint64(raw.stx.stx_ino), uint64(raw.stx.stx_dev))
+				if e.FileID = a.FileID; plus {
+					e.Attr, e.Handle = &a, &h
+				}
 			}
 			if !emit(&e) {
 				return verf, false, nil
@@ -72,7 +74,7 @@ func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, _
 func (f *FS) dotEntry(e *blockstore.DirEntry, d *object, a *blockstore.Attr, plus bool) error {
 	attr, h := *a, d.h
 	if e.Name == ".." && d.h != f.top {
-		up, ua, err := f.find(d, "..")
+		up, ua, err := f.up(d)
 		if err != nil {
 			return err
 		}

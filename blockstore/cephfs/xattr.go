@@ -7,7 +7,6 @@ package cephfs
 import "C"
 
 import (
-	"strconv"
 	"strings"
 	"unsafe"
 
@@ -16,8 +15,21 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// namespace is where the extended attributes of NFS are (RFC 8276 section 8.2).
-const namespace = "user."
+const (
+	// namespace is where the extended attributes of NFS are (RFC 8276 section 8.2).
+	namespace = "user."
+	// virtual begins the names that CephFS itself answers: layouts, quotas, what is below a directory.
+	// Clients see them as user.ceph.*; lists have none of them. Only root changes them.
+	virtual = "ceph."
+)
+
+// xattrName is the name of an attribute in CephFS; the caller frees it.
+func xattrName(name string) *C.char {
+	if strings.HasPrefix(name, virtual) {
+		return C.CString(name)
+	}
+	return C.CString(namespace + name)
+}
 
 // xattrs acquires an object whose extended attributes c may use.
 func (f *FS) xattrs(c *blockstore.Cred, h blockstore.Handle, want uint32) (*object, blockstore.Attr, error) {
@@ -48,7 +60,7 @@ func (f *FS) GetXattr(c *blockstore.Cred, h blockstore.Handle, name string) ([]b
 		return nil, err
 	}
 	defer f.objs.release(o)
-	n := C.CString(namespace + name)
+	n := xattrName(name)
 	defer C.free(unsafe.Pointer(n))
 	buf := make([]byte, blockstore.XattrValueMax)
 	r := C.rc_getxattr(f.m, o.in, n, unsafe.Pointer(&buf[0]), C.size_t(len(buf)), f.root)
@@ -95,10 +107,16 @@ func (f *FS) changeXattr(c *blockstore.Cred, h blockstore.Handle, name string, d
 	}
 	defer f.objs.release(o)
 	w = unchanged(&a)
+	if o.frozen() {
+		return w, blockstore.ErrROFS
+	}
+	if strings.HasPrefix(name, virtual) && !c.Privileged() {
+		return w, blockstore.ErrPerm
+	}
 	if a.Type == blockstore.TypeDir && a.Mode&blockstore.ModeSticky != 0 && !c.Owns(&a) {
 		return w, blockstore.ErrPerm
 	}
-	n := C.CString(namespace + name)
+	n := xattrName(name)
 	defer C.free(unsafe.Pointer(n))
 	f.endLease(o)
 	if err = failed(do(o, n)); err == nil {
@@ -131,17 +149,4 @@ func (f *FS) ListXattrs(c *blockstore.Cred, h blockstore.Handle) ([]string, erro
 		}
 	}
 	return names, nil
-}
-
-// SetQuota limits the bytes of the root directory of the store (ceph.quota.max_bytes); 0 ends the
-// limit. Clients see it as the size of the filesystem.
-func (f *FS) SetQuota(bytes uint64) error {
-	o, err := f.objs.acquire(f.top)
-	if err != nil {
-		return err
-	}
-	defer f.objs.release(o)
-	n, v := C.CString("ceph.quota.max_bytes"), []byte(strconv.FormatUint(bytes, 10))
-	defer C.free(unsafe.Pointer(n))
-	return failed(C.rc_setxattr(f.m, o.in, n, unsafe.Pointer(&v[0]), C.size_t(len(v)), 0, f.root))
 }
