@@ -26,6 +26,7 @@ OUT           ?= out
 ARCHES        ?= $(shell $(GO) env GOARCH)
 FORMATS       ?= $(if $(wildcard /etc/debian_version),deb,rpm)
 RDMA          ?= auto
+CEPH          ?= auto
 PARALLEL      ?= 1
 URL           ?= https://packages.example
 SBOM          ?= no
@@ -33,7 +34,7 @@ IMAGE         ?= rstored:$(VERSION)
 IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
 
-.PHONY: all help build build-rdma test test-ops test-rdma test-ceph race lint format vulncheck bench bench-guest bench-verbs bench-scale microbench fuzz torture failover nightly plots manual demo interop packages release image csi image-csi release-snapshot install install-rdma clean
+.PHONY: all help build build-rdma build-ceph test test-ops test-rdma test-ceph race lint format vulncheck bench bench-guest bench-verbs bench-scale microbench fuzz torture failover nightly plots manual demo interop packages release image csi image-csi release-snapshot install install-rdma clean
 
 all: build
 
@@ -50,6 +51,10 @@ build:
 # headers of rdma-core, for hosts whose C library is not older than this one's.
 build-rdma:
 	GO='$(GO)' deploy/rdma.sh '$(VERSION)' bin/rdma
+
+# The daemon for CephFS and RDMA devices, in bin/ceph: needs the headers of libcephfs, too.
+build-ceph:
+	CEPH=yes GO='$(GO)' deploy/rdma.sh '$(VERSION)' bin/ceph
 
 # Everything that runs without privileges and without other hosts.
 test:
@@ -196,9 +201,10 @@ interop:
 	[ -n '$(filter-out quick,$(CASES))' ] || RSTORED_GUEST=1 $(GO) test -C test -count=1 -timeout 10m -run '^TestKernelFailover$$' ./e2e
 
 # Packages for Debian and for RPM in OUT, of each of ARCHES and FORMATS. Those with the programs for RDMA devices
-# where they can be built; RDMA=yes insists on them, and RDMA=no does without.
+# where they can be built; RDMA=yes insists on them, and RDMA=no does without. CEPH=yes and CEPH=no are the same for
+# the package for CephFS.
 packages: $(PACKAGER)
-	GO='$(GO)' NFPM='$(CURDIR)/$(PACKAGER)' ARCHES='$(ARCHES)' FORMATS='$(FORMATS)' RDMA='$(RDMA)' SBOM='$(SBOM)' deploy/package/build '$(VERSION)' '$(OUT)'
+	GO='$(GO)' NFPM='$(CURDIR)/$(PACKAGER)' ARCHES='$(ARCHES)' FORMATS='$(FORMATS)' RDMA='$(RDMA)' CEPH='$(CEPH)' SBOM='$(SBOM)' deploy/package/build '$(VERSION)' '$(OUT)'
 
 $(PACKAGER):
 	mkdir -p .bin

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds the programs that use RDMA devices through rdma-core: deploy/rdma.sh VERSION DIRECTORY,
-# called by "make build-rdma" and for packages and images.
+# called by "make build-rdma" and for packages and images. With CEPH=yes it builds the daemon alone, which then also
+# exports directories of CephFS through libcephfs: "make build-ceph".
 #
 # GO is the go command, ARCH the architecture (default: this host's), CC the C compiler for it. The programs are linked
 # with the C library alone. They open the libraries of rdma-core when they start, and also start without these
@@ -11,7 +12,7 @@ cd "$(dirname "$0")/.."
 : "${GO:=go}"
 version=$1 out=${2:-}
 here=$($GO env GOHOSTARCH)
-: "${ARCH:=$here}"
+: "${ARCH:=$here}" "${CEPH:=no}"
 if [ -z "${CC:-}" ]; then
 	case $ARCH in
 	"$here") CC=gcc ;;
@@ -27,7 +28,13 @@ missing() {
 command -v "$CC" >/dev/null || missing "there is no C compiler $CC (Debian: gcc, gcc-aarch64-linux-gnu; Fedora: gcc)"
 printf '#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n' | "$CC" -E - >/dev/null 2>&1 ||
 	missing "$CC finds no headers of rdma-core and of the C library (Debian: libc6-dev libibverbs-dev librdmacm-dev; Fedora: glibc-devel rdma-core-devel)"
+tags=rdmacore,netgo,osusergo programs='./cmd/rstored ./cmd/rstorectl'
+if [ "$CEPH" = yes ]; then
+	[ "$ARCH" = "$here" ] && printf '#define _FILE_OFFSET_BITS 64\n#include <cephfs/libcephfs.h>\n' | "$CC" -E ${CGO_CFLAGS:-} - >/dev/null 2>&1 ||
+		missing "$CC finds no headers of libcephfs (Debian: libcephfs-dev; Fedora: libcephfs-devel)"
+	tags=$tags,cephfs programs=./cmd/rstored
+fi
 [ "$version $out" != 'check ' ] || exit 0
 mkdir -p "$out"
-CGO_ENABLED=1 CC=$CC GOARCH=$ARCH exec $GO build -trimpath -tags rdmacore,netgo,osusergo \
-	-ldflags "-s -w -X github.com/rstored/rstored/cmd/internal/cli.version=$version" -o "$out/" ./cmd/rstored ./cmd/rstorectl
+CGO_ENABLED=1 CC=$CC GOARCH=$ARCH exec $GO build -trimpath -tags "$tags" \
+	-ldflags "-s -w -X github.com/rstored/rstored/cmd/internal/cli.version=$version" -o "$out/" $programs

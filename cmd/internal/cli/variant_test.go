@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestPreferRDMA: this test, lying as program p in bin, becomes what lies in lib/rstored/rdma, if
-// that can be executed.
+// TestPreferRDMA: this test, lying as program p in bin, becomes what lies in lib/rstored/ceph or
+// lib/rstored/rdma, if that can be executed.
 func TestPreferRDMA(t *testing.T) {
 	if rdmaCore {
 		t.Skip("this is the other program")
@@ -28,7 +28,7 @@ func TestPreferRDMA(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		name, other, env, want string
+		name, other, ceph, env, want string
 		mode                   os.FileMode
 	}{
 		{name: "nothing is installed", want: "static\n"},
@@ -37,13 +37,19 @@ func TestPreferRDMA(t *testing.T) {
 			want: "rdma -test.run=TestPreferRDMA yes\n",
 		},
 		{name: "asked for the static one", other: "#!/bin/sh\necho rdma\n", mode: 0o755, env: "static", want: "static\n"},
+		{
+			name: "with CephFS", other: "#!/bin/sh\necho rdma\n", ceph: "#!/bin/sh\necho ceph\n", mode: 0o755,
+			want: "ceph\n",
+		},
+		{name: "CephFS alone", ceph: "#!/bin/sh\necho ceph\n", mode: 0o755, want: "ceph\n"},
 		{name: "no program", other: "#!/bin/sh\necho rdma\n", mode: 0o644, want: "static\n"},
 		{name: "without its interpreter", other: "#!/no/such/file\n", mode: 0o755, want: "static\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
 			p, other := filepath.Join(dir, "bin", "p"), filepath.Join(dir, "lib", "rstored", "rdma", "p")
-			for _, f := range []string{p, other} {
+			ceph := filepath.Join(dir, "lib", "rstored", "ceph", "p")
+			for _, f := range []string{p, other, ceph} {
 				if err := os.MkdirAll(filepath.Dir(f), 0o755); err != nil {
 					t.Fatal(err)
 				}
@@ -54,8 +60,11 @@ func TestPreferRDMA(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if c.other != "" {
-				if err := os.WriteFile(other, []byte(c.other), c.mode); err != nil {
+			for file, text := range map[string]string{other: c.other, ceph: c.ceph} {
+				if text == "" {
+					continue
+				}
+				if err := os.WriteFile(file, []byte(text), c.mode); err != nil {
 					t.Fatal(err)
 				}
 			}
