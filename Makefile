@@ -15,6 +15,7 @@ BENCHDIR      ?= docs/bench
 TORTURETIME   ?= 1h
 FAILOVERCLIENTS ?= guests,fuse
 FAILOVERROUNDS  ?= 200
+CEPHROUNDS      ?= 50
 RACEFLAGS     ?= -timeout 20m
 LINTER        := .bin/golangci-lint-v$(GOLANGCI)
 NFPM          := 2.45.2
@@ -34,7 +35,7 @@ IMAGE         ?= rstored:$(VERSION)
 IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
 
-.PHONY: all help build build-rdma build-ceph test test-ops test-rdma test-ceph race lint format vulncheck bench bench-guest bench-verbs bench-scale microbench fuzz torture failover nightly plots manual demo interop packages release image csi image-csi release-snapshot install install-rdma clean
+.PHONY: all help build build-rdma build-ceph test test-ops test-rdma test-ceph race lint format vulncheck bench bench-guest bench-verbs bench-scale microbench fuzz torture failover failover-ceph nightly plots manual demo interop packages release image csi image-csi release-snapshot install install-rdma clean
 
 all: build
 
@@ -175,6 +176,12 @@ nightly:
 failover:
 	[ -z '$(findstring guests,$(FAILOVERCLIENTS))' ] || test/guest/build
 	FAILOVER_CLIENTS='$(FAILOVERCLIENTS)' FAILOVER_ROUNDS=$(FAILOVERROUNDS) $(GO) test -C test -timeout 3h -count=1 -v -run '^(TestFailover|TestKeepalived|TestPlannedFailover|TestPlannedFails)$$' ./e2e
+
+# Gateways of CephFS, the OSD and the active MDS are killed, one or two at a time, under clients that write, rename and
+# lock: CEPHROUNDS rounds of some 20 s to a minute, as root. FAILOVER_SEED=N repeats a run's choices.
+failover-ceph:
+	RSTORED_CEPH_STORE=bluestore RSTORED_CEPH_ROUNDS=$(CEPHROUNDS) RSTORED_CEPH_SEED='$(FAILOVER_SEED)' test/ceph/run \
+		$(GO) test -C test -count=1 -timeout 3h -v -run '^TestKill$$' ./ceph
 
 # The pictures of docs/transport.md, drawn from the simulator: some minutes.
 plots:
