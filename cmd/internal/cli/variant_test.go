@@ -29,7 +29,7 @@ func TestPreferRDMA(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, other, ceph, env, want string
-		mode                   os.FileMode
+		mode                         os.FileMode
 	}{
 		{name: "nothing is installed", want: "static\n"},
 		{
