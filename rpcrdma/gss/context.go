@@ -206,6 +206,7 @@ func (m *mac) total(s *macState) []byte {
 type sealer struct {
 	overCipher bool
 	block      cipher.Block
+	keys       *roundKeys // nil: the processor has no instructions for AES, or we do not use them
 	ki         *mac
 	enc, dec   sync.Pool // of cipher.BlockMode
 }
@@ -223,7 +224,7 @@ func newSealer(key Key, p profile, usage uint32) (*sealer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sealer{overCipher: p.overCipher}
+	s := &sealer{overCipher: p.overCipher, keys: newRoundKeys(k)}
 	if s.block, err = aes.NewCipher(k); err != nil {
 		return nil, err
 	}
@@ -253,7 +254,11 @@ func cbc(pool *sync.Pool, b []byte) {
 func (s *sealer) encrypt(b []byte, n int) {
 	whole := (n + aes.BlockSize - 1) &^ (aes.BlockSize - 1)
 	clear(b[n:whole])
-	cbc(&s.enc, b[:whole])
+	if s.keys != nil {
+		s.keys.encrypt(b[:whole])
+	} else {
+		cbc(&s.enc, b[:whole])
+	}
 	swap(b[whole-2*aes.BlockSize:whole-aes.BlockSize], b[whole-aes.BlockSize:whole])
 }
 
@@ -286,7 +291,11 @@ func (s *sealer) decrypt(b []byte, d *[2][aes.BlockSize]byte) {
 	for i := range stolen {
 		stolen[i] ^= prev[i]
 	}
-	if last > bs {
+	switch {
+	case last <= bs:
+	case s.keys != nil:
+		s.keys.decrypt(b[:last-bs])
+	default:
 		cbc(&s.dec, b[:last-bs])
 	}
 }

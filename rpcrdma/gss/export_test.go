@@ -18,7 +18,7 @@ func aesOf(t *testing.T, key []byte) *sealer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &sealer{block: block}
+	s := &sealer{block: block, keys: newRoundKeys(key)}
 	s.enc.New = func() any { return cipher.NewCBCEncrypter(block, zeroIV[:]) }
 	s.dec.New = func() any { return cipher.NewCBCDecrypter(block, zeroIV[:]) }
 	return s
@@ -77,6 +77,32 @@ func TestShortOrLong(t *testing.T) {
 	for n := range 2 * shortMax {
 		if err := server.VerifyMIC(client.AppendMIC(nil, make([]byte, n)), make([]byte, n)); err != nil {
 			t.Fatalf("%d bytes: %v", n, err)
+		}
+	}
+}
+
+// TestCBC: our CBC is that of crypto/cipher, for each number of blocks up to a few passes of eight.
+func TestCBC(t *testing.T) {
+	for _, key := range []string{"a key: 16 bytes.", "a key of 256 bits has 32 bytes ."} {
+		s := aesOf(t, []byte(key))
+		if s.keys == nil {
+			t.Skip("this processor encrypts by crypto/cipher")
+		}
+		for n := range 40 {
+			plain := []byte(strings.Repeat("sixteen bytes \x80\xff", n))
+			for i := range plain {
+				plain[i] += byte(i / 7)
+			}
+			want, got := bytes.Clone(plain), bytes.Clone(plain)
+			cbc(&s.enc, want)
+			s.keys.encrypt(got)
+			if !bytes.Equal(got, want) {
+				t.Fatalf("%d blocks encrypt to other bytes", n)
+			}
+			s.keys.decrypt(got)
+			if !bytes.Equal(got, plain) {
+				t.Fatalf("%d blocks do not decrypt", n)
+			}
 		}
 	}
 }

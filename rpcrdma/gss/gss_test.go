@@ -42,6 +42,9 @@ func TestStealing(t *testing.T) {
 	}
 	for n, w := range want {
 		s := aesOf(t, key)
+		if n == 47 || n == 64 {
+			s.keys = nil // as on processors without our instructions
+		}
 		b := append(bytes.Clone(plain[:n]), make([]byte, 16)...)
 		s.encrypt(b, n)
 		if got := hex.EncodeToString(b[:n]); got != w {
