@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -34,9 +35,9 @@ type pair struct {
 	addr    netip.Addr
 	export  string
 	state   string
-	at      int  // which node has the address
-	manual  bool // nodes wait for a promotion
-	ganesha bool // nodes run nfs-ganesha
+	at      int    // which node has the address
+	promote string // the mode of the nodes
+	ganesha bool   // nodes run nfs-ganesha
 }
 
 type haNode struct {
@@ -145,12 +146,9 @@ func (n *haNode) start() {
 
 // args are the arguments of the daemon of a node.
 func (n *haNode) args() []string {
-	at, promote := n.p.addr.String(), "auto"
-	if n.p.manual {
-		promote = "manual"
-	}
+	at := n.p.addr.String()
 	return []string{
-		"--ha-promote", promote,
+		"--ha-promote", cmp.Or(n.p.promote, "auto"),
 		"--config", os.DevNull, "--export", n.p.export + " 10.77.0.0/24(rw,insecure,no_root_squash)",
 		"--rdma-listen", at + ":20049", "--tcp-listen", at + ":2049", "--state-dir", n.p.state, "--control", n.control,
 		"--ha-lease", haTerm, "--ha-node", n.name, "--ha-listen", n.listen, "--lease-time", "10s",

@@ -45,18 +45,24 @@ func (k *keepalived) write(t *testing.T) {
 		args = append(args, "'"+a+"'")
 	}
 	ctl := filepath.Join(binDir, "rstorectl") + " --quiet --control " + k.n.control + " status"
+	// A process that has ended, and that nobody has waited for, does not run.
+	runs := fmt.Sprintf("#!/bin/sh\nruns() { grep -q '^State:.[^ZX]' /proc/$(cat %s/pid)/status; } 2>/dev/null\n", k.dir)
 	// As systemctl start: one that runs already is left alone.
-	start := fmt.Sprintf("#!/bin/sh\nif ! kill -0 $(cat %[2]s/pid) 2>/dev/null; then\n\t%[1]s >>%[2]s/log 2>&1 &\n"+
-		"\techo $! >%[2]s/pid\nfi\n"+
-		"until timeout 5 %[3]s >/dev/null 2>&1; do kill -0 $(cat %[2]s/pid) || exit 1; sleep 0.05; done\n",
-		strings.Join(args, " "), k.dir, ctl)
-	stop := fmt.Sprintf("#!/bin/sh\n[ ! -e %s/pid ] || kill $* $(cat %[1]s/pid) 2>/dev/null\nexit 0\n", k.dir)
-	settings := fmt.Sprintf("START=%s/start\nSTOP=%[1]s/stop\nKILL='%[1]s/stop -9'\nSTATUS='%s'\nMARK=%[1]s/mark\n"+
+	standby := runs + fmt.Sprintf("if ! runs; then\n\t%[1]s >>%[2]s/log 2>&1 &\n\techo $! >%[2]s/pid\nfi\n",
+		strings.Join(args, " "), k.dir)
+	start := standby + "until timeout 5 " + ctl + " >/dev/null 2>&1; do runs || exit 1; sleep 0.05; done\n"
+	// As systemctl stop: it waits, and a second call sends no second signal.
+	stop := runs + fmt.Sprintf("runs || exit 0\npid=$(cat %[1]s/pid)\n"+
+		"if [ -n \"$*\" ] || mkdir %[1]s/stopping.$pid 2>/dev/null; then kill $* $pid 2>/dev/null; fi\n"+
+		"while runs; do sleep 0.02; done\n", k.dir)
+	settings := fmt.Sprintf("START=%s/start\nSTANDBY=%[1]s/standby\nSTOP=%[1]s/stop\nKILL='%[1]s/stop -9'\n"+
+		"STATUS='%s'\nMARK=%[1]s/mark\n"+
 		"FAILOVER='%[3]s --control %[4]s failover --to'\nRESTART='kill '$(cat %[1]s/keepalived.pid)\n",
 		k.dir, ctl, filepath.Join(binDir, "rstorectl"), k.n.control)
 	ha = []byte(strings.ReplaceAll(string(ha), "/etc/default/rstored-ha", k.dir+"/default"))
 	for name, content := range map[string]string{
-		"keepalived.conf": conf, "rstored-ha": string(ha), "start": start, "stop": stop, "default": settings,
+		"keepalived.conf": conf, "rstored-ha": string(ha), "default": settings,
+		"start": start, "standby": standby, "stop": stop,
 	} {
 		mode := os.FileMode(0o755)
 		if name == "keepalived.conf" {
@@ -154,6 +160,7 @@ func TestKeepalived(t *testing.T) {
 	rounds := 3
 	_, _ = fmt.Sscan(os.Getenv("FAILOVER_ROUNDS"), &rounds)
 	p := newPair(t)
+	p.promote = "address"
 	var ks [2]*keepalived
 	for i, n := range p.nodes {
 		// keepalived runs no script below a directory that others can write to, as /tmp is.
@@ -202,7 +209,6 @@ func TestKeepalived(t *testing.T) {
 		k := ks[at]
 		l.pauses("")
 		var what string
-		var err error
 		fault := time.Now()
 		kinds := 6
 		if p.disk {
@@ -229,12 +235,6 @@ func TestKeepalived(t *testing.T) {
 		case 5:
 			what = "planned failover"
 			other := ks[1-at]
-			start := exec.Command(filepath.Join(other.dir, "start")) // as systemctl start --no-block
-			other.n.space.Do(func() { err = start.Start() })
-			if err != nil {
-				t.Fatal(err)
-			}
-			go func() { _ = start.Wait() }()
 			other.n.listens()
 			fault = time.Now()
 			l.pauses("")
@@ -274,7 +274,9 @@ func TestHAScript(t *testing.T) {
 			"\n[ -e " + at("free") + " ] || exec sleep 30\n",
 		"stop": "#!/bin/sh\necho stop >>" + at("did") +
 			"\n[ ! -e " + at("pid") + " ] || kill $(cat " + at("pid") + ")\nexit 0\n",
-		"default": fmt.Sprintf("START=%[1]s/start\nSTOP=%[1]s/stop\nKILL=true\nSTATUS=false\nMARK=%[1]s/mark\n", dir),
+		"default": fmt.Sprintf("START=%[1]s/start\nSTOP=%[1]s/stop\nKILL=true\nSTATUS=false\nMARK=%[1]s/mark\n"+
+			"STANDBY=%[1]s/standby\n", dir),
+		"standby": "#!/bin/sh\necho standby >>" + at("did") + "\n",
 	} {
 		if err := os.WriteFile(at(name), []byte(content), 0o755); err != nil {
 			t.Fatal(err)
@@ -325,14 +327,17 @@ func TestHAScript(t *testing.T) {
 	if run("check").Wait() == nil {
 		t.Error("the check of a daemon that does not answer succeeds")
 	}
+	if did := strings.Fields(read(at("did"))); did[len(did)-1] != "stop" {
+		t.Errorf("done by the check of a daemon that has ended: %q", did)
+	}
 	if err := notify("FAULT").Wait(); err != nil {
 		t.Error(err)
 	}
 	if err := run("check").Wait(); err != nil {
 		t.Errorf("the check after a fault: %v", err)
 	}
-	b, _ := os.ReadFile(at("did"))
-	if did := strings.Fields(string(b)); did[len(did)-1] != "stop" {
+	_ = notify("BACKUP").Wait()
+	if did := strings.Join(strings.Fields(read(at("did"))), " "); !strings.HasSuffix(did, " stop standby standby") {
 		t.Errorf("done: %q", did)
 	}
 }

@@ -211,7 +211,7 @@ func TestPlannedFails(t *testing.T) {
 // again.
 func TestPromote(t *testing.T) {
 	p := newPair(t)
-	p.manual = true
+	p.promote = "manual"
 	a, b := p.nodes[0], p.nodes[1]
 	a.waits()
 	b.waits()

@@ -111,8 +111,8 @@ type Config struct {
 	HALease time.Duration `mapstructure:"ha_lease" yaml:"ha_lease"`
 	HANode  string        `mapstructure:"ha_node" yaml:"ha_node"`
 	// HAListen is HOST:PORT, at an address of this node alone, where a standby takes over from the
-	// node that serves. HAPromote says when a standby takes a free lease: PromoteAuto or
-	// PromoteManual.
+	// node that serves. HAPromote says when a standby takes a free lease: PromoteAuto,
+	// PromoteAddress or PromoteManual.
 	HAListen  string `mapstructure:"ha_listen" yaml:"ha_listen"`
 	HAPromote string `mapstructure:"ha_promote" yaml:"ha_promote"`
 	// StopTimeout bounds the graceful stop.

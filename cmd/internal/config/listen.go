@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -125,4 +126,21 @@ func (l Listen) String() string {
 		s = l.Provider.String() + schemeMark + s
 	}
 	return s
+}
+
+// MovingAddresses returns the addresses in RDMAListen and TCPListen, each once. Where nodes share
+// the state directory, these move from node to node. Wildcards and names of devices are left out.
+func (c *Config) MovingAddresses() (list []netip.Addr) {
+	add := func(l Listen, err error) {
+		if err == nil && !l.Any() && l.Addr.IsValid() && !slices.Contains(list, l.Addr) {
+			list = append(list, l.Addr)
+		}
+	}
+	for _, s := range c.RDMAListen {
+		add(ParseRDMAListen(s))
+	}
+	for _, s := range c.TCPListen {
+		add(ParseListen(s))
+	}
+	return list
 }

@@ -2,6 +2,10 @@ package config
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rstored/rstored/rdma/provider"
@@ -47,6 +51,37 @@ func TestRDMAListen(t *testing.T) {
 		}
 		if got.Any() != (want.Device == "" && (!want.Addr.IsValid() || want.Addr.IsUnspecified())) {
 			t.Errorf("%q is for every address: %t", in, got.Any())
+		}
+	}
+}
+
+// TestMovingAddresses: a mode that depends on an address needs one.
+func TestMovingAddresses(t *testing.T) {
+	c := Default()
+	c.HAPromote = PromoteAddress
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "ha_promote") || len(c.MovingAddresses()) != 0 {
+		t.Errorf("%v, %v", err, c.MovingAddresses())
+	}
+	c.TCPListen = []string{":2049", "192.0.2.10:2049"}
+	c.RDMAListen = []string{"mlx5_0:20049", "192.0.2.10:20049", "soft://[2001:db8::1]:20049", "0.0.0.0:20050"}
+	want := []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::1")}
+	if got := c.MovingAddresses(); !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+	if err := c.Validate(); err != nil && strings.Contains(err.Error(), "ha_promote") {
+		t.Error(err)
+	}
+}
+
+// TestAgentControl: Pacemaker's agent looks for the control socket where rstorectl does.
+func TestAgentControl(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "pacemaker", "rstored"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{": \"${OCF_RESKEY_control=" + systemControl + "}\"", "interface.\" " + systemControl + "\n"} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("there is no %q", want)
 		}
 	}
 }

@@ -79,8 +79,9 @@ func (m *IDMap) validate() error {
 
 // Values of ha_promote.
 const (
-	PromoteAuto   = "auto"   // a standby takes a free lease by itself
-	PromoteManual = "manual" // it waits for 'rstorectl ha promote', or to be handed over to
+	PromoteAuto    = "auto"    // a standby takes a free lease by itself
+	PromoteAddress = "address" // by itself, while its host has an address of rdma_listen or tcp_listen
+	PromoteManual  = "manual"  // it waits for 'rstorectl ha promote', or to be handed over to
 )
 
 // Values of showmount.

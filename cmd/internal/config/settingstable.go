@@ -159,9 +159,10 @@ var settings = []Setting{
 		"where a node that waits for the lease takes over from the one that serves (`rstorectl failover`): an address "+
 			"of this node alone, as `10.0.0.2:20050`. Empty: nobody can hand over to this node"),
 	row("ha_promote", atStart, "ha.md",
-		"take a free lease by `MODE` auto, or manual: after 'rstorectl ha promote'",
-		"`auto`: a node that waits takes the lease as soon as that is free. `manual`: only after `rstorectl ha promote`, "+
-			"or when the other node hands over"),
+		"take a free lease by `MODE` auto, address: while this host has the address, or manual: after 'rstorectl ha promote'",
+		"`auto`: a node that waits takes the lease as soon as that is free. `address`: only while its host has an address "+
+			"of `rdma_listen` or `tcp_listen`. `manual`: only after `rstorectl ha promote`. In each of these modes the node "+
+			"takes the lease, too, when the other node hands over"),
 	row("nfs_versions", atStart, "",
 		"serve NFS `VERSION`s 3, 4.0, 4.1, 4.2; repeatable",
 		"versions of NFS to serve. The lock manager and MOUNT belong to version 3. `4.0` without quotation "+

@@ -140,6 +140,9 @@ func (c *Config) Validate() error {
 			addf("ha_listen: %q is not HOST:PORT", c.HAListen)
 		}
 	}
+	if c.HAPromote == PromoteAddress && len(c.MovingAddresses()) == 0 {
+		addf("ha_promote: %s needs an address in rdma_listen or tcp_listen", PromoteAddress)
+	}
 	if c.StopTimeout < 0 {
 		addf("stop_timeout: %v is negative", c.StopTimeout)
 	}
@@ -147,7 +150,7 @@ func (c *Config) Validate() error {
 		oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error"),
 		oneOf("log_format", c.LogFormat, LogAuto, LogConsole, LogJSON),
 		oneOf("utf8", c.UTF8, UTF8Any, UTF8Strict),
-		oneOf("ha_promote", c.HAPromote, PromoteAuto, PromoteManual),
+		oneOf("ha_promote", c.HAPromote, PromoteAuto, PromoteAddress, PromoteManual),
 		oneOf("showmount", c.ShowMount, ShowOwn, ShowAll),
 		within("workers", c.Workers, 0, maxWorkers),
 		within("ops_clients", c.OpsClients, 0, maxOpsClients),

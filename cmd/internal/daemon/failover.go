@@ -144,10 +144,7 @@ func (d *Daemon) failover(to string) (out control.FailedOver, err error) {
 	}
 	defer d.acting.Unlock()
 	stood := time.Now()
-	f := upgrade.Freezer{
-		// What belongs to this host alone stays here: stores and sockets.
-		Components: []upgrade.Component{d.ports, d.Service, d.state}, Work: d.work, Slow: d.RPC.InProgress, Times: d.times,
-	}
+	f := d.freezer()
 	if err = f.Freeze(); err == nil {
 		_, err = h.HandOver([]upgrade.Component{d.Service}, d.times.Restore)
 	}
@@ -184,6 +181,43 @@ func (d *Daemon) failover(to string) (out control.FailedOver, err error) {
 	return out, nil
 }
 
+// freezer freezes what another node takes over. What belongs to this host alone is left out: stores
+// and sockets.
+func (d *Daemon) freezer() upgrade.Freezer {
+	return upgrade.Freezer{
+		Components: []upgrade.Component{d.ports, d.Service, d.state}, Work: d.work, Slow: d.RPC.InProgress, Times: d.times,
+	}
+}
+
+// addressesGone reports whether the addresses of the ports have moved to another node. The caller
+// holds mu.
+func (d *Daemon) addressesGone() bool {
+	if d.state.Lease() == nil {
+		return false
+	}
+	list := moving(d.ports.Addresses())
+	return len(list) > 0 && !onHost(list)
+}
+
+// leaveTime bounds the wait for calls of clients that cannot be reached.
+const leaveTime = 100 * time.Millisecond
+
+// leave stops a server that its clients cannot reach any more, and releases the lease. It closes no
+// connection: a client could not learn of it, and the next node finds the connection in the lists
+// and resets it. The caller holds mu.
+func (d *Daemon) leave() error {
+	d.audit.Record("stop")
+	defer func() { _ = d.audit.Close() }()
+	f := d.freezer()
+	f.Drain, f.Drop = leaveTime, leaveTime
+	if err := f.Freeze(); err != nil {
+		return errors.Join(fmt.Errorf("the lease goes to the next node after its term: %w", err), d.closeControl())
+	}
+	err := errors.Join(d.giveTo("", ""), d.closeControl())
+	d.log.Info("stopped; the address has moved", zap.Error(err))
+	return err
+}
+
 // errGivenUp ends a process that gave its clients to another node, which cannot have them.
 var errGivenUp = errors.New("this node serves no more, and could not hand over")
 
@@ -214,7 +248,7 @@ const (
 // they ended before, clients would connect again to this node, and be refused. It reports whether a
 // signal asked for a stop meanwhile.
 func (d *Daemon) awaitMove(sig <-chan os.Signal) (stop bool) {
-	list := slices.DeleteFunc(d.movedFrom, func(a net.IP) bool { return a.IsUnspecified() || a.IsLoopback() })
+	list := moving(d.movedFrom)
 	for end := time.Now().Add(addressTime); onHost(list) && time.Now().Before(end); {
 		select {
 		case s := <-sig:
@@ -225,6 +259,11 @@ func (d *Daemon) awaitMove(sig <-chan os.Signal) (stop bool) {
 		}
 	}
 	return false
+}
+
+// moving returns the addresses that can move to another node.
+func moving(list []net.IP) []net.IP {
+	return slices.DeleteFunc(list, func(a net.IP) bool { return a.IsUnspecified() || a.IsLoopback() })
 }
 
 // moved restores what another node has handed over, before the ports open.

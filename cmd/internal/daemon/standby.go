@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -38,16 +39,18 @@ type standby struct {
 	demoted bool          // the process before this one was
 	may     atomic.Bool   // take a lease that nobody holds
 	wake    chan struct{} // has room for one
+	moving  []net.IP      // addresses that move between the nodes
 	began   time.Time
 	seen    atomic.Pointer[seenLease]
 	fed     time.Time // the watchdog
 	logged  string
 
-	mu       sync.Mutex
-	takes    *failover.Listener // nil: nobody can hand over to this node
-	noSocket bool
-	stop     func()                 // of the control socket
-	ops      map[string]*ops.Server // by address
+	mu        sync.Mutex
+	takes     *failover.Listener // nil: nobody can hand over to this node
+	noSocket  bool
+	stop      func() // of the control socket
+	stopAwait func()
+	ops       map[string]*ops.Server // by address
 }
 
 // seenLease is what a standby has read last, and when that was new.
@@ -73,6 +76,9 @@ func (d *Daemon) standBy(cfg *config.Config, access control.Access) (*standby, e
 		d: d, cfg: cfg, access: access, node: node, demoted: os.Getenv(demotedVariable) != "",
 		wake: make(chan struct{}, 1), began: time.Now(),
 	}
+	for _, a := range cfg.MovingAddresses() {
+		s.moving = append(s.moving, a.AsSlice())
+	}
 	s.may.Store(cfg.HAPromote != config.PromoteManual && !s.demoted)
 	return s, os.Unsetenv(demotedVariable)
 }
@@ -84,7 +90,52 @@ func (s *standby) sharing() *state.Sharing {
 	}
 	return &state.Sharing{
 		Node: s.node, Term: s.cfg.HALease, Lost: s.d.leaseLost, Waiting: s.waiting, Demoted: s.demoted,
-		May: s.may.Load, Wake: s.wake,
+		May: s.mayTake, Abandon: s.byAddress(), Wake: s.wake,
+	}
+}
+
+// byAddress reports whether the node takes a lease only while it has an address that moves.
+func (s *standby) byAddress() bool { return s.cfg.HAPromote == config.PromoteAddress }
+
+// mayTake reports whether this node may take a lease that nobody holds.
+func (s *standby) mayTake() bool { return s.may.Load() && (!s.byAddress() || onHost(s.moving)) }
+
+// A standby looks for its address every lookTime. While it has the address, and may take the lease
+// because of that, it looks at the lease after lookTicks of these.
+const (
+	lookTime  = 20 * time.Millisecond
+	lookTicks = 3
+)
+
+// await makes the wait look at the lease at once when the host gets an address that moves, and more
+// often while the host has that address. It returns when ctx ends.
+func (s *standby) await(ctx context.Context) {
+	tick := time.NewTicker(lookTime)
+	defer tick.Stop()
+	for had, has, since := false, onHost(s.moving), 0; ; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		had, has = has, onHost(s.moving)
+		if since++; has && (!had || s.byAddress() && since%lookTicks == 0) {
+			s.look()
+		}
+	}
+}
+
+// reserve listens on the TCP addresses that move. A client that connects before this node serves
+// then waits. If it were refused, it would try again seconds later.
+func (s *standby) reserve() {
+	for _, t := range s.cfg.TCPListen {
+		l, err := config.ParseListen(t)
+		if err != nil || l.Any() {
+			continue
+		}
+		if err := s.d.sockets.Reserve(netip.AddrPortFrom(l.Addr, l.Port)); err != nil {
+			s.d.log.Debug("a standby does not listen on an address that moves", zap.String("on", t), zap.Error(err))
+		}
 	}
 }
 
@@ -95,8 +146,11 @@ func (s *standby) waiting(r lease.Record) {
 	}
 	s.listen()
 	what := "waiting for a promotion"
-	if s.may.Load() {
+	switch {
+	case s.mayTake():
 		what = "waiting for the lease of node " + r.Node
+	case s.may.Load():
+		what = "waiting for the address"
 	}
 	if line := fmt.Sprint(what, r.Epoch); line != s.logged {
 		s.logged = line
@@ -120,6 +174,12 @@ func (s *standby) listen() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listenOps()
+	if s.stopAwait == nil {
+		s.reserve()
+		ctx, cancel := context.WithCancel(context.Background())
+		s.stopAwait = cancel
+		go s.await(ctx)
+	}
 	if s.stop == nil && !s.noSocket {
 		l, err := control.Listen(s.cfg.Control, s.access)
 		if err != nil {
@@ -217,6 +277,9 @@ func (s *standby) end(before lease.Record) (from *upgrade.Predecessor) {
 	defer s.mu.Unlock()
 	if s.stop != nil {
 		s.stop()
+	}
+	if s.stopAwait != nil {
+		s.stopAwait()
 	}
 	now, cancel := context.WithCancel(context.Background())
 	cancel() // nobody waits for a request

@@ -23,6 +23,10 @@ func (d *Daemon) Stop(ctx context.Context) error {
 		d.mu.Unlock()
 		return d.stopReplaced()
 	}
+	if d.addressesGone() {
+		defer d.mu.Unlock()
+		return d.leave()
+	}
 	stopServing, stopOps := d.ports.Detach()
 	d.mu.Unlock()
 	d.audit.Record("stop")

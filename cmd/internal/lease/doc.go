@@ -9,6 +9,9 @@
 //	          for Term and a quarter by their own clock. A process claims it at once if the holder
 //	          had its own node and boot, and is known to have ended.
 //
+// A process that knows that the holder had its own node and boot, and has ended, can also release
+// the lease for it. So the others need not wait.
+//
 // A holder can release the lease to one node. That node claims it at once. The others wait as they
 // would after the loss of a holder.
 //

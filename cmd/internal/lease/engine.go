@@ -65,12 +65,31 @@ func (e *Engine) Claim() (r Record, ok bool) {
 	return e.next(), true
 }
 
+// Pause returns how long to wait at now before the next read: an eighth of the term, or less if the
+// lease is free earlier.
+func (e *Engine) Pause(now time.Duration) time.Duration {
+	if left := e.since + e.patience() - now; e.known && left > 0 {
+		return min(e.Term/8, left)
+	}
+	return e.Term / 8
+}
+
 func (e *Engine) next() Record { return Record{Epoch: e.seen.Epoch + 1, Node: e.Node, Boot: e.Boot} }
 
 // Replace returns the record to claim with at once. The caller knows that the process which held
 // the lease on this very node has ended.
 func (e *Engine) Replace() (r Record, ok bool) {
 	return e.next(), !e.held && e.known && e.mine(e.seen) && !e.seen.Released
+}
+
+// Abandon returns the record that releases the lease of the process which held it on this very node.
+// The caller knows that this process has ended.
+func (e *Engine) Abandon() (r Record, ok bool) {
+	_, ok = e.Replace()
+	r = e.seen
+	r.Count++
+	r.Released = true
+	return r, ok
 }
 
 // Claimed records that the claim with r has succeeded. The claim began at begun.

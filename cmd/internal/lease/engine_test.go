@@ -79,7 +79,19 @@ func TestEngine(t *testing.T) {
 	if _, ok = b.Claim(); !ok {
 		t.Error("b may not claim a lease that was released to it")
 	}
+	if r, ok = c.Abandon(); ok {
+		t.Errorf("c releases what another node has: %+v", r)
+	}
 	c.Read(0, 0, Record{Epoch: 9, Node: "c"}, true)
+	if r, ok = c.Abandon(); !ok || r != (Record{Epoch: 9, Node: "c", Count: 1, Released: true}) {
+		t.Errorf("c cannot release what its own process had: %+v", r)
+	}
+	if p := c.Pause(4 * time.Second); p != term/8 {
+		t.Errorf("c waits %v", p)
+	}
+	if p := c.Pause(5*time.Second - time.Millisecond); p != time.Millisecond {
+		t.Errorf("c waits %v, although the lease is free sooner", p)
+	}
 	if r, ok = c.Replace(); !ok || r.Epoch != 10 {
 		t.Error("c cannot replace its own process that has ended")
 	}
@@ -95,6 +107,8 @@ type world struct {
 	queue []event
 	files []Record // the newest is the last; each claim adds one
 	nodes []*node
+
+	abandoned int // leases that a process has released for the one before it
 }
 
 type event struct {
@@ -165,7 +179,7 @@ func (n *node) stand() {
 			n.e.Read(begun, n.clock(), r, ok)
 			c, may := n.e.Claim()
 			if !may {
-				n.again(n.e.Term/8, n.stand)
+				n.again(n.e.Pause(n.clock()), n.stand)
 				return
 			}
 			begun := n.clock()
@@ -211,10 +225,35 @@ func (n *node) again(d time.Duration, do func()) {
 	n.w.after(d, func() { n.run(life, do) })
 }
 
+// restart ends the process of a node, and starts another one. That one may release the lease of the
+// process before it.
 func (n *node) restart() {
 	n.life++
 	n.e = &Engine{Node: n.name, Term: n.e.Term}
-	n.again(time.Duration(n.w.r.Int64N(int64(n.e.Term))), n.stand)
+	next := n.stand
+	if n.w.r.IntN(2) == 0 {
+		next = n.abandon
+	}
+	n.again(time.Duration(n.w.r.Int64N(int64(n.e.Term))), next)
+}
+
+// abandon releases the lease of an ended process of the node, and then waits.
+func (n *node) abandon() {
+	begun := n.clock()
+	n.storage(func() func() {
+		r, ok := n.w.newest()
+		return func() {
+			n.e.Read(begun, n.clock(), r, ok)
+			if r, left := n.e.Abandon(); left {
+				n.w.abandoned++
+				n.storage(func() func() {
+					n.w.files[r.Epoch-1] = r
+					return func() {}
+				})
+			}
+			n.stand()
+		}
+	})
 }
 
 // TestNeverTwo: at no moment two nodes may serve, whatever happens to them, and somebody serves
@@ -223,6 +262,7 @@ func TestNeverTwo(t *testing.T) {
 	seed := rand.Uint64()
 	_, _ = fmt.Sscan(os.Getenv("LEASE_SEED"), &seed)
 	var calm, served time.Duration // of all worlds without faults
+	abandoned := 0
 	for i := range uint64(200) {
 		s := seed + i
 		const term = 2 * time.Second
@@ -257,9 +297,13 @@ func TestNeverTwo(t *testing.T) {
 			}
 			e.do()
 		}
+		abandoned += w.abandoned
 		if !faults {
 			calm, served = calm+end, served+held
 		}
+	}
+	if abandoned == 0 {
+		t.Errorf("seed %d: no lease was released for a process that has ended", seed)
 	}
 	// One of 20 requests to the storage takes up to three terms, so that the lease is lost now and
 	// then.

@@ -2,13 +2,10 @@ package lease
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,27 +20,22 @@ type Config struct {
 	Dir  string        // on the shared storage
 	Node string        // the name of this node; no other node may have it
 	Term time.Duration // the same on all nodes
-	// Alone says that no other process of this host uses the directory. So if this node has the
-	// lease, the process that took it has ended.
-	Alone bool
+	// Alone reports whether no other process of this host uses the directory. So if this node has
+	// the lease, the process that took it has ended. Take calls it until it is true; nil means no.
+	Alone func() bool
 	// Lost is called once, from a goroutine of the Holder, when the lease was lost. The process must
 	// end.
 	Lost func(error)
 	// Waiting is called while Take waits, at each look at the lease.
 	Waiting func(Record)
 	// May says whether Take may claim a lease that nobody holds; nil means yes. Take does not ask
-	// May for a lease that was released to this node, or that an ended process of this node had.
-	May func() bool
+	// May for a lease that was released to this node, or that an ended process of this node had. But
+	// with Abandon, Take releases the lease of such a process if May says no.
+	May     func() bool
+	Abandon bool
 	// Wake makes Take look at the lease at once. It may be nil.
 	Wake <-chan struct{}
 }
-
-// A lease file is recordLen to recordMax bytes: a Record as JSON, padded with spaces.
-const (
-	prefix    = "lease."
-	recordLen = 256
-	recordMax = 512
-)
 
 // Holder has the lease, or has lost it. Its methods may be called from any goroutine.
 type Holder struct {
@@ -91,6 +83,7 @@ func Take(ctx context.Context, cfg Config) (*Holder, error) {
 		return nil, err
 	}
 	e := Engine{Node: cfg.Node, Boot: boot, Term: cfg.Term}
+	alone := false
 	for {
 		begun := now()
 		r, err := newest(cfg.Dir)
@@ -99,10 +92,21 @@ func Take(ctx context.Context, cfg Config) (*Holder, error) {
 		}
 		e.Read(begun, now(), r, err == nil)
 		c, ok := e.Claim()
-		ok = ok && (cfg.May == nil || cfg.May() || r.To == cfg.Node)
+		may := cfg.May == nil || cfg.May()
+		ok = ok && (may || r.To == cfg.Node)
 		unclean := ok && r.Epoch != 0 && !r.Released
-		if !ok && cfg.Alone {
+		alone = alone || cfg.Alone != nil && cfg.Alone()
+		switch {
+		case ok || !alone:
+		case may || !cfg.Abandon:
 			c, ok = e.Replace()
+		default:
+			if r, left := e.Abandon(); left {
+				if err := rewrite(cfg.Dir, r); err != nil {
+					return nil, fmt.Errorf("the lease on the state directory cannot be released: %w", err)
+				}
+				continue
+			}
 		}
 		if ok {
 			begun := now()
@@ -122,7 +126,7 @@ func Take(ctx context.Context, cfg Config) (*Holder, error) {
 			cfg.Waiting(r)
 		}
 		select {
-		case <-time.After(cfg.Term / 8):
+		case <-time.After(e.Pause(now())):
 		case <-cfg.Wake:
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -278,127 +282,4 @@ func (h *Holder) Status() Status {
 	defer h.mu.Unlock()
 	n := now()
 	return Status{h.cfg.Node, h.e.own.Epoch, h.cfg.Term, n - h.e.begun, time.Duration(h.slow.Load()), n - h.since}
-}
-
-// Peek returns the newest record of a directory, for display. A caller must not claim the lease
-// because of it.
-func Peek(dir string) (Record, error) { return newest(dir) }
-
-func name(dir string, epoch uint64) string {
-	return filepath.Join(dir, prefix+strconv.FormatUint(epoch, 10))
-}
-
-// newest reads the file of the last epoch. The error is fs.ErrNotExist if there never was one.
-func newest(dir string) (Record, error) {
-	// The file is gone if two epochs have passed since the directory was read.
-	for {
-		last, err := lastEpoch(dir)
-		if err != nil {
-			return Record{}, err
-		}
-		if last == 0 {
-			return Record{}, fs.ErrNotExist
-		}
-		if r, err := read(dir, last); !errors.Is(err, fs.ErrNotExist) {
-			return r, err
-		}
-	}
-}
-
-// lastEpoch is the epoch of the newest lease file, 0 if there is none.
-func lastEpoch(dir string) (last uint64, err error) {
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		if n, ok := strings.CutPrefix(e.Name(), prefix); ok {
-			if epoch, err := strconv.ParseUint(n, 10, 64); err == nil {
-				last = max(last, epoch)
-			}
-		}
-	}
-	return last, err
-}
-
-// read reads a lease file. It tries again if the file is damaged: the holder may be writing it.
-func read(dir string, epoch uint64) (r Record, err error) {
-	for range 3 {
-		if r, err = readOnce(dir, epoch); err == nil || errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
-	return r, err
-}
-
-func readOnce(dir string, epoch uint64) (r Record, err error) {
-	f, err := os.Open(name(dir, epoch))
-	if err != nil {
-		return r, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, recordMax))
-	if err != nil {
-		return r, fmt.Errorf("%s: %w", f.Name(), err)
-	}
-	if err := json.Unmarshal(b, &r); err != nil {
-		return r, fmt.Errorf("%s: %w", f.Name(), err)
-	}
-	if r.Epoch != epoch {
-		return r, fmt.Errorf("%s is of epoch %d", f.Name(), r.Epoch)
-	}
-	return r, nil
-}
-
-// write puts a record on the storage.
-func write(f *os.File, r Record) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	if len(b) > recordMax {
-		return fmt.Errorf("the name of the node has %d bytes, which is too long", len(r.Node))
-	}
-	if _, err := f.WriteAt([]byte(fmt.Sprintf("%-*s", recordLen, b)), 0); err != nil {
-		return err
-	}
-	return unix.Fdatasync(int(f.Fd()))
-}
-
-// claim makes the file of a new epoch, which is complete from the first moment. The error is
-// fs.ErrExist if another node has made the file.
-func claim(dir string, r Record) (*os.File, error) {
-	f, err := os.CreateTemp(dir, ".lease.*")
-	if err != nil {
-		return nil, err
-	}
-	err = write(f, r)
-	if err == nil {
-		err = os.Link(f.Name(), name(dir, r.Epoch))
-	}
-	if err = errors.Join(err, os.Remove(f.Name())); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	if err := syncDir(dir); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	// A claimant that was stopped before the link may come late. Files of old epochs are removed,
-	// so the name can be free although others have claimed since.
-	if last, err := lastEpoch(dir); err != nil || last != r.Epoch {
-		if err == nil {
-			err = errors.Join(fs.ErrExist, os.Remove(name(dir, r.Epoch)))
-		}
-		return nil, errors.Join(err, f.Close())
-	}
-	// The file of the epoch before stays: its holder may be about to write to it.
-	for old := r.Epoch - 1; old > 1 && os.Remove(name(dir, old-1)) == nil; {
-		old--
-	}
-	return f, nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -112,13 +112,60 @@ func TestSameNode(t *testing.T) {
 	cfg.Term = time.Hour
 	a := take(t, cfg)
 	defer a.Release()
-	cfg.Alone = true
+	looks := 0
+	cfg.Wake = closed
+	cfg.Alone = func() bool { looks++; return looks > 2 } // the process before is still about to end
 	b := take(t, cfg)
-	if s := b.Status(); s.Epoch != 2 {
-		t.Errorf("%+v", s)
+	if s := b.Status(); s.Epoch != 2 || looks != 3 {
+		t.Errorf("%+v after %d looks", s, looks)
 	}
 	if err := b.Release(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// closed wakes at once, always.
+var closed = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// TestAbandon: a process that may not take the lease releases that of an ended process of its node,
+// and another node has it at once. It does not release what another node has.
+func TestAbandon(t *testing.T) {
+	dir := t.TempDir()
+	var lost atomic.Pointer[error]
+	cfg := config(dir, "a", &lost)
+	cfg.Term = time.Hour
+	defer take(t, cfg).Release()
+	cfg.Alone, cfg.May, cfg.Abandon = func() bool { return true }, func() bool { return false }, true
+	ctx, cancel := context.WithCancel(t.Context())
+	waits := make(chan error, 1)
+	go func() {
+		_, err := Take(ctx, cfg)
+		waits <- err
+	}()
+	b := config(dir, "b", &lost)
+	b.Term, b.Wake = time.Hour, closed
+	h := take(t, b)
+	if s := h.Status(); s.Epoch != 2 || h.Unclean {
+		t.Errorf("%+v, unclean %v", s, h.Unclean)
+	}
+	cancel()
+	if err := <-waits; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := Take(ctx, cfg); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if r, err := Peek(dir); err != nil || r.Node != "b" || r.Released {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if err := h.Release(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -20,6 +20,9 @@ const (
 	// listEvery is how often the list is updated. If the node is lost, the list lacks connections
 	// that are younger.
 	listEvery = 250 * time.Millisecond
+	// comeEvery is how often the process tries to send the first segments. A standby that is handed
+	// over to can open its ports before its host has the address.
+	comeEvery = 20 * time.Millisecond
 	// tickles is how often the clients of the lost node get a segment, one each second. The first
 	// ones can come before the network knows where the address is.
 	tickles = 4
@@ -55,15 +58,19 @@ func (s *Set) followTCP(t *tcp.Listener, at netip.AddrPort) (list, stop func(), 
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		tick := time.NewTicker(listEvery)
-		defer tick.Stop()
-		for n := 0; ; n++ {
-			if every := int(time.Second / listEvery); n%every == 0 && n/every < tickles && len(left) > 0 {
-				s.tickle(left, n == 0)
+		pause := comeEvery
+		var next time.Time // of the segments
+		for n := 0; ; {
+			if len(left) > 0 && n < tickles && !time.Now().Before(next) && s.tickle(left, n == 0) {
+				n++
+				next = time.Now().Add(time.Second)
+			}
+			if n > 0 || len(left) == 0 {
+				pause = listEvery
 			}
 			list()
 			select {
-			case <-tick.C:
+			case <-time.After(pause):
 			case <-end:
 				return
 			}
@@ -105,9 +112,12 @@ func (s *Set) Addresses() []net.IP {
 	return list
 }
 
-func (s *Set) tickle(left []tickle.Conn, first bool) {
+// tickle sends the segments. It reports false if this host has none of the addresses yet.
+func (s *Set) tickle(left []tickle.Conn, first bool) bool {
 	sent, err := tickle.Send(left)
 	switch {
+	case sent == 0 && errors.Is(err, syscall.EADDRNOTAVAIL):
+		return false
 	case !first:
 	case errors.Is(err, syscall.EPERM):
 		s.Log.Warn("TCP clients of the node before wait for their timeouts: to reset their connections this process "+
@@ -115,4 +125,5 @@ func (s *Set) tickle(left []tickle.Conn, first bool) {
 	default:
 		s.Log.Info("TCP connections of the node before are reset", zap.Int("connections", sent), zap.Error(err))
 	}
+	return true
 }

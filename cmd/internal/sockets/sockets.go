@@ -1,6 +1,7 @@
 package sockets
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -186,6 +187,49 @@ func (s *Set) Listen(at netip.AddrPort, open func() (net.Listener, error)) (net.
 		s.tell(func() { s.keep(k.name, t) })
 	}
 	return k, nil
+}
+
+// Reserve listens on a TCP address that may come to this host later, unless there is an inherited
+// socket of that address. Connections wait in the socket until a port claims it by Listen.
+func (s *Set) Reserve(at netip.AddrPort) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.ContainsFunc(s.in, func(in inherited) bool {
+		return in.stream && in.addr.Port() == at.Port() &&
+			(in.addr.Addr().Unmap() == at.Addr().Unmap() || in.addr.Addr().IsUnspecified())
+	}) {
+		return nil
+	}
+	free := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		level, option := unix.SOL_IP, unix.IP_FREEBIND
+		if at.Addr().Is6() {
+			level, option = unix.SOL_IPV6, unix.IPV6_FREEBIND
+		}
+		if e := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, 1) }); e != nil {
+			return e
+		}
+		return err
+	}}
+	l, err := free.Listen(context.Background(), "tcp", at.String())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }()
+	f, err := l.(*net.TCPListener).File()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	fd, err := copyOf(f)
+	if err != nil {
+		return err
+	}
+	name := label("tcp", at.String())
+	s.in = append(s.in, inherited{name: name, fd: fd, addr: at, stream: true})
+	if s.store != nil {
+		s.tell(func() { s.keep(name, f) })
+	}
+	return nil
 }
 
 // makeRoom closes inherited sockets that are in the way, and calls open again. A socket on all

@@ -323,3 +323,45 @@ func TestOtherNumberOfShards(t *testing.T) {
 		t.Errorf("the store has %v, want %v", m, want)
 	}
 }
+
+// TestReserve: a client that connects before the port opens is served then. The address need not be
+// on the host yet. The next process has the socket, too.
+func TestReserve(t *testing.T) {
+	m := manager{}
+	s := empty(m)
+	l, err := listen(t, "127.0.0.1:0")()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().(*net.TCPAddr).AddrPort()
+	_ = l.Close()
+	for _, to := range []netip.AddrPort{at, at, netip.MustParseAddrPort("192.0.2.7:2049"),
+		netip.MustParseAddrPort("[2001:db8::7]:2049")} {
+		if err := s.Reserve(to); err != nil {
+			t.Fatalf("%v: %v", to, err)
+		}
+	}
+	if len(m) != 3 {
+		t.Errorf("the service manager has %v", m)
+	}
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	served, err := s.Listen(at, func() (net.Listener, error) { return nil, errors.New("a second socket") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := served.Accept()
+	if err != nil || first.RemoteAddr().String() != c.LocalAddr().String() {
+		t.Errorf("%v, %v", first, err)
+	}
+	_ = first.Close()
+	if err := served.Close(); err != nil {
+		t.Error(err)
+	}
+	if unused := s.Sweep(); len(unused) != 2 || len(m) != 0 {
+		t.Errorf("unused %q, the service manager has %v", unused, m)
+	}
+}

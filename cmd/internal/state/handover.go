@@ -88,7 +88,7 @@ func Restore(ctx context.Context, dir string, share *Sharing, from *upgrade.Pred
 		if err := upgrade.Decode(q, &r); err != nil {
 			return nil, err
 		}
-		held = lease.Adopt(share.config(dir, false), r, q.Files[0])
+		held = lease.Adopt(share.config(dir, nil), r, q.Files[0])
 	}
 	s, err := inherit(dir, p.Files[0], held)
 	if err == nil {

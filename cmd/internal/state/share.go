@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -22,9 +23,10 @@ type Sharing struct {
 	// Demoted says that this process must not take the lease that the process before it on this node
 	// had: that one was demoted, and may have ended before it released the lease.
 	Demoted bool
-	// May and Wake are those of lease.Config.
-	May  func() bool
-	Wake <-chan struct{}
+	// May, Abandon and Wake are those of lease.Config.
+	May     func() bool
+	Abandon bool
+	Wake    <-chan struct{}
 }
 
 // provide makes the directory, unless nodes share it. A shared directory may be missing because its
@@ -40,13 +42,25 @@ func (s *Sharing) provide(dir string) error {
 	return nil
 }
 
-// config is the configuration of the lease. alone says that no other process of this host has the
-// directory.
-func (s *Sharing) config(dir string, alone bool) lease.Config {
-	return lease.Config{
-		Dir: dir, Node: s.Node, Term: s.Term, Alone: alone && !s.Demoted,
-		Lost: s.Lost, Waiting: s.Waiting, May: s.May, Wake: s.Wake,
+// config is the configuration of the lease. alone reports whether no other process of this node has
+// the directory.
+func (s *Sharing) config(dir string, alone func() bool) lease.Config {
+	if s.Demoted {
+		alone = nil
 	}
+	return lease.Config{
+		Dir: dir, Node: s.Node, Term: s.Term, Alone: alone,
+		Lost: s.Lost, Waiting: s.Waiting, May: s.May, Abandon: s.Abandon, Wake: s.Wake,
+	}
+}
+
+// lockName is the name of the file that a process of a node locks. Each node has its own, because
+// some file systems show the lock of one node to the others.
+func (s *Sharing) lockName() string {
+	if s == nil {
+		return lockName
+	}
+	return lockName + "." + url.PathEscape(s.Node)
 }
 
 // GiveTo closes a directory that is frozen, and releases the lease to one node. The Store must not

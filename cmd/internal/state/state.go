@@ -95,14 +95,15 @@ func Open(ctx context.Context, dir string, share *Sharing) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w; others could put exports and a key of theirs there", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := os.OpenFile(filepath.Join(dir, share.lockName()), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	try := func() error { return unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+	err = try()
 	busy := errors.Is(err, unix.EWOULDBLOCK)
 	switch {
-	case err == nil, busy && share != nil: // the process of another node may have stopped with the lock
+	case err == nil, busy && share != nil: // the process before may be about to end, or may be stopped
 	case busy:
 		_ = lock.Close()
 		return nil, fmt.Errorf("%s: %w", dir, ErrBusy)
@@ -112,7 +113,7 @@ func Open(ctx context.Context, dir string, share *Sharing) (*Store, error) {
 	}
 	var held *lease.Holder
 	if share != nil {
-		if held, err = lease.Take(ctx, share.config(dir, !busy)); err != nil {
+		if held, err = lease.Take(ctx, share.config(dir, func() bool { return try() == nil })); err != nil {
 			_ = lock.Close()
 			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
