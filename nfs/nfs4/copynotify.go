@@ -112,7 +112,8 @@ func copyNotify(k *compound) nfs.Status {
 	}
 	e := &k.c.Res
 	e.Uint64(uint64(k.s.state.Lease().Seconds()))
-	e.Uint32(0) // nanoseconds
+	e.Uint32(0)   // nanoseconds
+	k.curID = got // an operation that returns a stateid sets the current one (RFC 8881 section 16.2.3.1.2)
 	EncodeStateid(e, got)
 	e.Uint32(1)
 	encodeNetloc(e, at)

@@ -78,6 +78,7 @@ func TestCopyNotify(t *testing.T) {
 	if n := r.s.Faults()["nfs4_copies_denied"]; n != 3 {
 		t.Errorf("%d counted", n)
 	}
+	x.do(op(OpPutFH, fh), op(OpCopyNotify, id, good), op(OpOffloadCancel, state.Current)).ends(nfs.OK)
 	cid := granted()
 
 	r.peer, r.uid = reader, 5 // a user who may not read

@@ -78,6 +78,7 @@ func getDirDelegation(k *compound) nfs.Status {
 	}
 	e.Uint32(dirDelegated)
 	e.Uint64(0)
+	k.curID = got.ID // an operation that returns a stateid sets the current one (section 16.2.3.1.2)
 	EncodeStateid(e, got.ID)
 	Bitmap{asked}.Encode(e)
 	Bitmap{}.Encode(e)

@@ -359,10 +359,14 @@ func TestDirFlags(t *testing.T) {
 		if st := p.Uint32(); st != dirDelegated {
 			t.Fatal(st)
 		}
-		p.Skip(8 + 16)
+		p.Skip(8)
+		id := DecodeStateid(p.Decoder)
 		if got, _ := DecodeBitmap(p.Decoder); got != c.granted {
 			t.Errorf("asked for %x: %x", c.asked, got)
 		}
+		a.do(op(OpPutFH, dir), op(OpDelegReturn, id)).ends(nfs.OK)
+		a.do(op(OpPutFH, dir), op(OpGetDirDelegation, false, c.asked, uint64(0), 0, uint64(0), 0, Bitmap{}, Bitmap{}),
+			op(OpDelegReturn, state.Current)).ends(nfs.OK)
 	}
 }
 

@@ -38,7 +38,9 @@ type modelState struct {
 	recalled         time.Time   // somebody was told to wait for it
 	revoked, gone    bool
 	reclaimed        bool
-	segs             []uint8 // of a lock before a restart
+	segs             []uint8  // of a lock before a restart
+	notices          uint32   // of a directory's delegation: the kinds of changes
+	told             []string // of these its client was notified
 }
 
 // holder is a lock-owner, of a client of version 4 or, below zero, of a host with version 3.
@@ -110,6 +112,8 @@ type model struct {
 	files    []lock.File
 	held     []map[holder][]uint8 // by file and segment: 1 shared, 2 exclusive
 	current  state.Stateid
+	data     [][]byte // of the files
+	entries  randomDir
 }
 
 func (m *model) expired(c *modelClient) bool { return m.now.Sub(c.seen) > modelLease }

@@ -355,7 +355,7 @@ func offloadCancel(k *compound) nfs.Status {
 	args := k.c.Args
 	o, st := k.findOffload()
 	if st == nfs.ErrBadStateID && k.cur.x != nil {
-		return k.client.CancelNotice(DecodeStateid(&args), k.file())
+		return k.client.CancelNotice(k.stateid(DecodeStateid(&args)), k.file())
 	}
 	if st != nfs.OK {
 		return st

@@ -125,12 +125,13 @@ func (w *randomWorld) testAction(c *modelClient) []piece {
 func (w *randomWorld) ioAction(c *modelClient) []piece {
 	id, s := w.pick(c, w.rnd.IntN(3), true)
 	file, write := w.fileOf(s), w.chance(50)
-	k := piece{op: OpRead, a: op(OpRead, id, uint64(0), uint32(1)), text: fmt.Sprintf("file %d, %x:", file, id)}
-	if write {
-		k.op, k.a = OpWrite, op(OpWrite, id, uint64(0), uint32(2), "x")
-	}
+	k, senseless := w.ioPiece(c, id, file, write)
+	done := k.ok
 	var waits []*modelState
 	k.want = func() (must, may []nfs.Status) {
+		if senseless {
+			defer func() { must = append(must, nfs.ErrInval) }()
+		}
 		waits = nil
 		given := id
 		if c.minor > 0 && given == state.Current {
@@ -184,14 +185,7 @@ func (w *randomWorld) ioAction(c *modelClient) []piece {
 	k.bad = func(st nfs.Status, _ *reply) { w.waited(waits, st) }
 	k.ok = func(p *reply) {
 		w.takenAway(waits)
-		if write {
-			p.Uint32()
-			p.Uint32()
-			p.Skip(8)
-			return
-		}
-		p.Bool()
-		p.Opaque(10)
+		done(p)
 	}
 	return []piece{w.putFH(w.fhs[file]), k}
 }
@@ -247,21 +241,32 @@ func (w *randomWorld) testStateids(c *modelClient) []piece {
 func (w *randomWorld) returnAction(c *modelClient) []piece {
 	id, s := w.pick(c, aDelegation, false)
 	file := w.fileOf(s)
+	if s != nil && s.file == dirAt && w.chance(90) {
+		file = dirAt
+	}
+	return []piece{w.putFH(w.fhs[file]), w.returnPiece(c, id, file)}
+}
+
+func (w *randomWorld) returnPiece(c *modelClient, id state.Stateid, file int) piece {
 	var of *modelState
-	return []piece{w.putFH(w.fhs[file]), {
+	return piece{
 		op: OpDelegReturn, a: op(OpDelegReturn, id), text: fmt.Sprintf("file %d, %x:", file, id),
 		want: func() (must, may []nfs.Status) {
 			of, must = w.of(c, w.boot, id, aDelegation, file)
 			return must, nil
 		},
 		ok: func(*reply) { w.drop(c, of) },
-	}}
+	}
 }
 
 func (w *randomWorld) compoundOf(c *modelClient) {
 	if c.minor == 0 {
 		if w.chance(6) {
 			w.releaseOwner(c)
+			return
+		}
+		if w.chance(8) {
+			w.run40(c, nil, w.changeDir(c)...)
 			return
 		}
 		pieces, t := w.action(c)
@@ -275,8 +280,14 @@ func (w *randomWorld) compoundOf(c *modelClient) {
 	}
 	var all []piece
 	for range 1 + w.rnd.IntN(4) {
-		pieces, _ := w.action(c)
-		all = append(all, pieces...)
+		switch pieces, _ := w.action(c); {
+		case w.deleg && w.chance(10):
+			all = append(all, w.askDir(c)...)
+		case w.chance(w.dirChance()):
+			all = append(all, w.changeDir(c)...)
+		default:
+			all = append(all, pieces...)
+		}
 	}
 	w.run(c, all...)
 }

@@ -214,6 +214,7 @@ func (w *randomWorld) newSession(c *modelClient) {
 	}
 	if w.deleg {
 		c.back = newCallee(w.j)
+		c.back.answer = w.notified
 		w.callees = append(w.callees, c.back)
 	}
 	st, p := w.one(c, OpCreateSession, createOp(c.pending, seq, 2))

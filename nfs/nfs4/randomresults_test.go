@@ -221,7 +221,7 @@ func (w *randomWorld) pick(c *modelClient, kind int, io bool) (id state.Stateid,
 
 // fileOf is the file of a state, or now and then another.
 func (w *randomWorld) fileOf(s *modelState) int {
-	if s == nil || w.chance(4) {
+	if s == nil || s.file == dirAt || w.chance(4) {
 		return w.rnd.IntN(randomFiles)
 	}
 	return s.file

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/nlm"
@@ -313,6 +314,23 @@ func TestRandomNotices(t *testing.T) {
 				}
 			}
 			return false
+		},
+		"a byte of a file is another": func(w *randomWorld) bool {
+			_, _, _, err := w.fs.WriteAt(nil, w.files[0].Handle, []byte{0xff}, 0, blockstore.FileSync)
+			return err == nil
+		},
+		"a directory was given back": func(w *randomWorld) bool {
+			for _, c := range w.clients {
+				if d := c.has(aDelegation, "", dirAt); d != nil {
+					at, st := w.s.State().Client(c.id)
+					return st == nfs.OK && at.ReturnDelegation(d.id, w.files[dirAt]) == nfs.OK
+				}
+			}
+			return false
+		},
+		"a client is told of a change that there was not": func(w *randomWorld) bool {
+			w.s.dirChanged(w.files[dirAt], &nfs.DirEvent{Added: "x"})
+			return w.s.dirs.sent.Load() > 0
 		},
 		"an open was given back": func(w *randomWorld) bool {
 			for _, c := range w.clients {

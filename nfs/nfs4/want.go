@@ -92,6 +92,7 @@ func wantDelegation(k *compound) nfs.Status {
 		k.encodeNoDelegation(uint32(why))
 		return nfs.OK
 	}
+	k.curID = got.ID // an operation that returns a stateid sets the current one (section 16.2.3.1.2)
 	k.encodeDelegation(&got)
 	return nfs.OK
 }

@@ -3,6 +3,7 @@ package nfs4
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/state"
@@ -128,6 +129,11 @@ func TestWantDelegation(t *testing.T) {
 				t.Error("not delegated")
 			}
 			a.do(op(OpPutFH, fh), op(OpDelegReturn, p.deleg)).ok(OpPutFH).ok(OpDelegReturn)
+			if c.kind == delegRead { // once more: the current stateid is that of the delegation
+				r.now = r.now.Add(time.Minute)
+				a.do(op(OpPutFH, fh), op(OpWantDelegation, c.want, part(c.claim...)), op(OpDelegReturn, state.Current)).
+					ends(nfs.OK)
+			}
 		})
 	}
 	r := newRig(t)

@@ -199,11 +199,18 @@ func (sh *fileShard) clash(
 
 // add adds a delegation that conflicts. Call with the shard's lock held.
 func (k *clash) add(sh *fileShard, now time.Time, d *deleg, lease time.Duration) {
-	at := now.UnixNano()
-	switch {
-	case d.c.expired(now):
+	if d.c.expired(now) {
 		k.gone = append(k.gone, d.c)
 		return
+	}
+	k.take(sh, now, d, lease)
+}
+
+// take recalls or revokes a delegation, also of a client whose lease has run out. Call with the
+// shard's lock held.
+func (k *clash) take(sh *fileShard, now time.Time, d *deleg, lease time.Duration) {
+	at := now.UnixNano()
+	switch {
 	case d.Recalled && at > min(d.until.Load(), d.Last):
 		k.revoke = append(k.revoke, d)
 		return

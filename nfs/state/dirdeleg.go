@@ -69,13 +69,17 @@ func (s *Server) Notified(dir lock.File, kinds uint32) (list []Recall) {
 // ended. Call with no lock held.
 func (s *Server) Renounce(now time.Time, r *Recall) {
 	sh := s.shardOfFile(r.File)
-	var k clash
-	sh.mu.Lock()
-	if slices.Contains(sh.deleg.m[r.File], r.d) {
-		k.add(sh, now, r.d, s.cfg.Lease)
-	}
-	sh.mu.Unlock()
-	if k.any() {
-		s.settle(&k)
+	// A client whose lease has run out is ended instead. If the journal cannot record this, take
+	// recalls the delegation: the client may come back, and has missed a change.
+	for _, add := range []func(*clash, *fileShard, time.Time, *deleg, time.Duration){(*clash).add, (*clash).take} {
+		var k clash
+		sh.mu.Lock()
+		if slices.Contains(sh.deleg.m[r.File], r.d) && !r.d.Recalled {
+			add(&k, sh, now, r.d, s.cfg.Lease)
+		}
+		sh.mu.Unlock()
+		if k.any() {
+			s.settle(&k)
+		}
 	}
 }

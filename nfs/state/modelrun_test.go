@@ -134,9 +134,11 @@ func TestModel(t *testing.T) {
 		}
 	}
 	began, first := time.Now(), rand.Uint64()
-	for i := uint64(0); i < histories || time.Since(began) < long; i++ {
+	i := uint64(0)
+	defer func() { t.Logf("%d histories, random ones from seed %d on", i, first) }()
+	for ; i < histories || time.Since(began) < long; i++ {
 		seed := i
-		if i >= histories {
+		if i >= histories || long > 0 {
 			seed = first + i
 		}
 		r := rand.New(rand.NewPCG(seed, 8881))
