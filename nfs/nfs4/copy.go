@@ -76,12 +76,12 @@ func copyFile(k *compound) nfs.Status {
 	if servers > serversMax {
 		return nfs.ErrBadXDR
 	}
-	at := k.sourceServer(servers)
+	at, byRDMA := k.sourceServer(servers)
 	switch {
 	case k.bad():
 		return nfs.ErrBadXDR
 	case servers > 0:
-		return k.copyRemote(&t, at, synchronous)
+		return k.copyRemote(&t, at, byRDMA, synchronous)
 	case k.saved.foreign != nil:
 		return nfs.ErrStale
 	}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/state"
@@ -32,34 +33,37 @@ const (
 )
 
 // resCopyNotify is the longest result of COPY_NOTIFY in bytes: lease, stateid, count, kind, netid
-// of at most 4 characters, address with port of at most 48.
-const resCopyNotify = 12 + resStateid + 4 + 4 + 8 + 4 + 48
+// of at most 5 characters, address with port of at most 48.
+const resCopyNotify = 12 + resStateid + 4 + 4 + 12 + 4 + 48
 
 // defaultPort is the port of NFS over TCP.
 const defaultPort = 2049
 
 // decodeNetloc reads a netloc4. The result is invalid for an address that does not parse. It is
 // also invalid for a name or URL: the server does not resolve them, and Linux never sends them.
-func decodeNetloc(d *xdr.Decoder) (at netip.AddrPort) {
+// byRDMA says that the netid is one of RDMA.
+func decodeNetloc(d *xdr.Decoder) (at netip.AddrPort, byRDMA bool) {
 	switch d.Uint32() {
 	case locName, locURL:
 		d.Opaque(locMax)
 	case locAddress:
 		netid, addr := d.String(netidMax), d.String(uaddrMax)
-		at = callbackAddr(netid, addr)
+		at, byRDMA = callbackAddr(netid, addr), strings.HasPrefix(netid, "rdma")
 	default:
 		d.Fail(xdr.ErrLength)
 	}
-	return at
+	return at, byRDMA
 }
 
-// encodeNetloc appends an address. The netid is always that of TCP, because the Linux server
-// connects to a source by no other. A destination that has RDMA may try RDMA at the same address.
-func encodeNetloc(e *xdr.Encoder, at netip.AddrPort) {
+// encodeNetloc appends an address with its netid (RFC 5665 section 4.1.1, RFC 8166 section 9.1).
+func encodeNetloc(e *xdr.Encoder, at netip.AddrPort, byRDMA bool) {
 	e.Uint32(locAddress)
 	netid, host := "tcp", at.Addr().Unmap().WithZone("")
+	if byRDMA {
+		netid = "rdma"
+	}
 	if host.Is6() {
-		netid = "tcp6"
+		netid += "6"
 	}
 	e.String(netid)
 	p := at.Port()
@@ -78,7 +82,7 @@ func encodeNetloc(e *xdr.Encoder, at netip.AddrPort) {
 func copyNotify(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
-	to := decodeNetloc(d)
+	to, byRDMA := decodeNetloc(d)
 	partners := k.s.cfg.CopyPartners
 	switch {
 	case k.bad():
@@ -106,9 +110,12 @@ func copyNotify(k *compound) nfs.Status {
 		return k.badState(st)
 	}
 	k.s.copies.notified.Add(1)
+	// If the client reaches both servers by RDMA, they reach each other by RDMA, too. A destination
+	// without RDMA takes the usual port of TCP; the Linux server looks at neither netid nor port.
 	at := k.c.Peer.Local
-	if k.c.Peer.Transport != rpc.TransportTCP || at.Port() == 0 {
-		at = netip.AddrPortFrom(at.Addr(), defaultPort)
+	byRDMA = byRDMA && k.c.Peer.Transport == rpc.TransportRDMA
+	if k.c.Peer.Transport != rpc.TransportTCP && !byRDMA || at.Port() == 0 {
+		at, byRDMA = netip.AddrPortFrom(at.Addr(), defaultPort), false
 	}
 	e := &k.c.Res
 	e.Uint64(uint64(k.s.state.Lease().Seconds()))
@@ -116,7 +123,7 @@ func copyNotify(k *compound) nfs.Status {
 	k.curID = got // an operation that returns a stateid sets the current one (RFC 8881 section 16.2.3.1.2)
 	EncodeStateid(e, got)
 	e.Uint32(1)
-	encodeNetloc(e, at)
+	encodeNetloc(e, at, byRDMA)
 	return nfs.OK
 }
 

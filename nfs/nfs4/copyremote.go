@@ -35,6 +35,7 @@ type CopyPartners interface {
 // CopySource is a file of another server.
 type CopySource struct {
 	At      netip.AddrPort
+	RDMA    bool       // At is said to be a port of RDMA
 	From    netip.Addr // own address to which the client has sent the COPY; the source has it from COPY_NOTIFY
 	Handle  []byte
 	Stateid state.Stateid
@@ -106,7 +107,7 @@ func (k *compound) foreign(row *operation, op uint32) bool {
 //	STALE             the saved file is not of another server
 //
 // What fails later is the status of CB_OFFLOAD, see partnerStatus.
-func (k *compound) copyRemote(t *transfer, at netip.AddrPort, synchronous bool) nfs.Status {
+func (k *compound) copyRemote(t *transfer, at netip.AddrPort, byRDMA, synchronous bool) nfs.Status {
 	switch {
 	case k.cur.x == nil:
 		return nfs.ErrIsDir
@@ -146,7 +147,7 @@ func (k *compound) copyRemote(t *transfer, at netip.AddrPort, synchronous bool) 
 	c := &copying{to: k.cur, transfer: *t, verf: k.cur.x.FS.Verifier(), writes: *k.who(&k.cur)}
 	c.writes.Groups = slices.Clone(c.writes.Groups)
 	c.remote = &CopySource{
-		At: at, From: k.c.Peer.Local.Addr().Unmap(), Handle: slices.Clone(k.saved.foreign), Stateid: t.source,
+		At: at, RDMA: byRDMA, From: k.c.Peer.Local.Addr().Unmap(), Handle: slices.Clone(k.saved.foreign), Stateid: t.source,
 		UID: c.writes.UID, GID: c.writes.GID, Groups: c.writes.Groups,
 	}
 	o, st := k.offload(c)
@@ -162,14 +163,14 @@ func (k *compound) copyRemote(t *transfer, at netip.AddrPort, synchronous bool) 
 }
 
 // sourceServer reads the source servers of a COPY, and returns the first one that is a partner.
-func (k *compound) sourceServer(n uint32) (found netip.AddrPort) {
+func (k *compound) sourceServer(n uint32) (found netip.AddrPort, byRDMA bool) {
 	for range n {
-		at := decodeNetloc(&k.c.Args)
+		at, rdma := decodeNetloc(&k.c.Args)
 		if p := k.s.cfg.CopyPartners; p != nil && !found.IsValid() && at.IsValid() && p.Connects(at) {
-			found = at
+			found, byRDMA = at, rdma
 		}
 	}
-	return found
+	return found, byRDMA
 }
 
 // pull copies from another server, and returns the status for CB_OFFLOAD. It waits for the source

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
 // fakePartners are CopyPartners without a network.
@@ -53,20 +54,26 @@ func TestCopyNotify(t *testing.T) {
 		return x.do(op(OpPutFH, fh), op(OpCopyNotify, id, to)).ok(OpPutFH)
 	}
 	good := address("tcp", partner+".8.1")
-	granted := func() state.Stateid {
+	grantedAt := func(dst args, transport rpc.Transport, at string) state.Stateid {
 		t.Helper()
-		r.conn.Local = netip.MustParseAddrPort("10.0.0.9:2050")
-		p := notify(id, good).ok(OpCopyNotify)
+		was := r.conn.Transport
+		defer func() { r.conn.Transport = was }()
+		r.conn.Local, r.conn.Transport = netip.MustParseAddrPort("10.0.0.9:2050"), transport
+		p := notify(id, dst).ok(OpCopyNotify)
 		if s, ns := p.Uint64(), p.Uint32(); s != 90 || ns != 0 {
 			t.Errorf("a lease of %d s", s)
 		}
 		cid := DecodeStateid(p.Decoder)
 		n, kind, netid, addr := p.Uint32(), p.Uint32(), p.String(9), p.String(99)
-		if n != 1 || kind != locAddress || netid != "tcp" || addr != "10.0.0.9.8.1" {
-			t.Errorf("source %d %d %s %s", n, kind, netid, addr)
+		if n != 1 || kind != locAddress || netid+" "+addr != at {
+			t.Errorf("source %d %d %s %s instead of %s", n, kind, netid, addr, at)
 		}
 		p.end()
 		return cid
+	}
+	granted := func() state.Stateid {
+		t.Helper()
+		return grantedAt(good, rpc.TransportRDMA, "tcp 10.0.0.9.8.1")
 	}
 	notify(id, good).fails(OpCopyNotify, nfs.ErrNotSupp)
 	r.partners.off = false
@@ -79,6 +86,9 @@ func TestCopyNotify(t *testing.T) {
 		t.Errorf("%d counted", n)
 	}
 	x.do(op(OpPutFH, fh), op(OpCopyNotify, id, good), op(OpOffloadCancel, state.Current)).ends(nfs.OK)
+	grantedAt(good, rpc.TransportTCP, "tcp 10.0.0.9.8.2")
+	grantedAt(address("rdma", partner+".78.81"), rpc.TransportTCP, "tcp 10.0.0.9.8.2")
+	grantedAt(address("rdma", partner+".78.81"), rpc.TransportRDMA, "rdma 10.0.0.9.8.2")
 	cid := granted()
 
 	r.peer, r.uid = reader, 5 // a user who may not read

@@ -50,3 +50,28 @@ func (s *Server) DelegationList(most int) []DelegInfo {
 	}
 	return out
 }
+
+// Delegating reports whether there may be delegations.
+func (s *Server) Delegating() bool { return s.delegs.possible.Load() }
+
+// Watch returns a channel that is closed when a delegation of a file ends. It is nil if no
+// delegation of the file is being recalled. The caller waits with a timeout of its own, because the
+// client may never return the delegation. After the channel is closed the caller must ask again:
+// another delegation of the file may be left.
+func (s *Server) Watch(f lock.File) <-chan struct{} {
+	sh := s.shardOfFile(f)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if !slices.ContainsFunc(sh.deleg.m[f], func(d *deleg) bool { return d.Recalled }) {
+		return nil
+	}
+	ch := sh.deleg.watch[f]
+	if ch == nil {
+		if sh.deleg.watch == nil {
+			sh.deleg.watch = make(map[lock.File]chan struct{})
+		}
+		ch = make(chan struct{})
+		sh.deleg.watch[f] = ch
+	}
+	return ch
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"time"
 
@@ -25,6 +26,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/cmd/internal/upgrade"
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
@@ -171,6 +174,13 @@ func (d *Daemon) makeComponents(load func() (*config.Config, error), opener *dev
 		Settings: d.cfg.Load, State: d.state, Files: posixfs.NewFiles(fds), NoUmask: noUmask, Log: d.log,
 		Audit: d.audit.Slog(), MayAct: d.mayAct, From: cmp.Or(other, from), OtherNode: other != nil,
 		Callers: func() map[rpc.Peer]rpc.Caller { return d.ports.Callers() }, Lost: d.leaseLost,
+		DialRDMA: func(ctx context.Context, local netip.Addr, to netip.AddrPort) (rpc.Client, error) {
+			dev := d.devices.Find(local)
+			if dev == nil {
+				return nil, rdma.ErrClosed
+			}
+			return rpcrdma.Dial(ctx, dev, to, rpcrdma.ClientConfig{})
+		},
 	})
 	if err != nil {
 		return err

@@ -193,6 +193,19 @@ func (v *Device) watchRemoval() {
 	}
 }
 
+// Find returns an open device with a local address, or nil. It takes no share: when the last port of
+// the device closes, the connections that the caller has made end.
+func (s *Set) Find(local netip.Addr) rdma.Device {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at, v := range s.open {
+		if at.addr == local {
+			return v.Device
+		}
+	}
+	return nil
+}
+
 // Release gives a share back. The last one closes the device.
 func (v *Device) Release() error {
 	s := v.set

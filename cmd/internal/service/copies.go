@@ -14,10 +14,11 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// Bounds of what a copy waits for its source: for the connection, and for an answer.
+// Bounds of what a copy waits for its source: for the connection, by RDMA first, and for an answer.
 const (
-	sourceConnects = 10 * time.Second
-	sourceAnswers  = 30 * time.Second
+	sourceConnectsRDMA = 3 * time.Second
+	sourceConnects     = 10 * time.Second
+	sourceAnswers      = 30 * time.Second
 )
 
 // sessionUser makes the session with the source of a copy. It is nobody: files are read as the user
@@ -25,7 +26,10 @@ const (
 const sessionUser = 65534
 
 // partners is nfs4.CopyPartners, by the setting copy_partners.
-type partners struct{ settings func() *config.Config }
+type partners struct {
+	settings func() *config.Config
+	rdma     func(ctx context.Context, local netip.Addr, to netip.AddrPort) (rpc.Client, error) // nil: there is none
+}
 
 // Enabled implements nfs4.CopyPartners.
 func (p partners) Enabled() bool { return len(p.settings().CopyPartners) > 0 }
@@ -46,6 +50,9 @@ func (p partners) Open(_ context.Context, s *nfs4.CopySource) (nfs4.RemoteFile, 
 		Dial: func(ctx context.Context) (rpc.Client, error) {
 			if !p.Connects(at) { // not after a reload
 				return nil, &rpc.ConnError{Peer: at.String(), Err: nfs.ErrOffloadDenied}
+			}
+			if t := p.dialRDMA(ctx, s); t != nil {
+				return t, nil
 			}
 			ctx, cancel := context.WithTimeout(ctx, sourceConnects)
 			defer cancel()
@@ -73,6 +80,22 @@ func (p partners) port(at netip.AddrPort) netip.AddrPort {
 		return a
 	}
 	return at
+}
+
+// dialRDMA connects by RDMA, if the client says that the source has it there, and the address that
+// the source knows this server by is one of an RDMA device. It returns nil if that fails: the source
+// is then read by TCP.
+func (p partners) dialRDMA(ctx context.Context, s *nfs4.CopySource) rpc.Client {
+	if !s.RDMA || p.rdma == nil || !p.Connects(s.At) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, sourceConnectsRDMA)
+	defer cancel()
+	t, err := p.rdma(ctx, s.From, s.At)
+	if err != nil {
+		return nil
+	}
+	return t
 }
 
 // dialSource connects from the address that the source knows this server by. A host that cannot

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -8,8 +9,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/blockstore/memfs"
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/nfs4"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
 // TestSilentSource: a source that accepts a connection and never answers ends the copy in time.
@@ -19,7 +29,7 @@ func TestSilentSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	p := partners{func() *config.Config { return &config.Config{CopyPartners: []string{l.Addr().String()}} }}
+	p := partners{settings: func() *config.Config { return &config.Config{CopyPartners: []string{l.Addr().String()}} }}
 	f, err := p.Open(t.Context(), &nfs4.CopySource{At: l.Addr().(*net.TCPAddr).AddrPort(), Handle: []byte{1}})
 	if err != nil {
 		t.Fatal(err)
@@ -36,9 +46,93 @@ func TestSilentSource(t *testing.T) {
 // TestSourcePort: port 2049 takes the place of 20049 only where the setting admits both.
 func TestSourcePort(t *testing.T) {
 	for entry, want := range map[string]uint16{"127.0.0.1": 2049, "127.0.0.1:20049": 20049} {
-		p := partners{func() *config.Config { return &config.Config{CopyPartners: []string{entry}} }}
+		p := partners{settings: func() *config.Config { return &config.Config{CopyPartners: []string{entry}} }}
 		if at := p.port(netip.MustParseAddrPort("127.0.0.1:20049")); at.Port() != want {
 			t.Errorf("%s: %v", entry, at)
+		}
+	}
+}
+
+// TestSourceByRDMA: a source that is said to have RDMA is read by RDMA, and by TCP where that fails.
+func TestSourceByRDMA(t *testing.T) {
+	store := memfs.New(memfs.Options{RootMode: 0o777})
+	root, err := store.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, _, _, err := store.Create(nil, root, "file", blockstore.Guarded, &blockstore.SetAttr{Mode: new(uint32(0o644))},
+		[8]byte{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := bytes.Repeat([]byte("some data"), 100_000)
+	if _, _, _, err := store.WriteAt(nil, h, data, 0, blockstore.FileSync); err != nil {
+		t.Fatal(err)
+	}
+	table := nfs.NewTable(nil)
+	if err := table.Add(&nfs.Export{ID: 1, Pseudo: "/data", FS: store}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("secret"))}
+	four := nfs4.New(nfs4.Config{Config: cfg, Identity: []byte("source"), Boot: 1, Locks: lock.New(0)})
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: four.Programs()})
+	defer srv.Close()
+	var devs [2]*roce.Device
+	for i := range devs {
+		if devs[i], err = roce.Open(roce.Config{}); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = devs[i].Close() }()
+	}
+	l, err := rpcrdma.Serve(devs[0], 20049, srv, rpcrdma.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	nl, err := net.Listen("tcp", netip.AddrPortFrom(devs[0].Addr(), 20049).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	onTCP := tcp.Serve(nl, srv)
+	defer onTCP.Close()
+	at := netip.AddrPortFrom(devs[0].Addr(), 20049)
+	p := partners{
+		settings: func() *config.Config { return &config.Config{CopyPartners: []string{at.String()}} },
+		rdma: func(ctx context.Context, local netip.Addr, to netip.AddrPort) (rpc.Client, error) {
+			if local != devs[1].Addr() {
+				return nil, net.ErrClosed
+			}
+			return rpcrdma.Dial(ctx, devs[1], to, rpcrdma.ClientConfig{})
+		},
+	}
+	for _, c := range []struct {
+		name  string
+		rdma  bool
+		from  netip.Addr
+		conns int // by RDMA
+	}{
+		{"by RDMA", true, devs[1].Addr(), 1},
+		{"the client names TCP", false, devs[1].Addr(), 0},
+		{"no device has the address", true, netip.MustParseAddr("127.0.0.1"), 0},
+	} {
+		f, err := p.Open(t.Context(), &nfs4.CopySource{
+			At: at, RDMA: c.rdma, From: c.from, Handle: cfg.Codec.Append(nil, 1, &h), Stateid: state.Anonymous,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(data))
+		if n, eof, err := f.ReadAt(t.Context(), got, 0); err != nil || !eof || !bytes.Equal(got[:n], data) {
+			t.Errorf("%s: %d bytes, %v, %v", c.name, n, eof, err)
+		}
+		if n := len(l.Conns()); n != c.conns {
+			t.Errorf("%s: %d connections by RDMA instead of %d", c.name, n, c.conns)
+		}
+		if err := f.Close(); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		for end := time.Now().Add(10 * time.Second); len(l.Conns()) > 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
 		}
 	}
 }

@@ -1,12 +1,14 @@
 package service
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,6 +51,9 @@ type Config struct {
 	Callers func() map[rpc.Peer]rpc.Caller
 	// MayAct allows one change of clients' state until done is called: no upgrade begins meanwhile.
 	MayAct func() (done func(), err error)
+	// DialRDMA connects to another server by the RDMA device with a local address; nil: there is no
+	// RDMA.
+	DialRDMA func(ctx context.Context, local netip.Addr, to netip.AddrPort) (rpc.Client, error)
 	// Lost ends the process when a cluster of storage has ended what it knew of this server.
 	Lost func(error)
 	// From is the old process, whose clients continue here, or nil. OtherNode says that it was on
@@ -150,7 +155,7 @@ func New(c Config) (*Service, error) {
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: s.LockTable,
 		Lease: cfg.LeaseTime, Grace: cfg.GraceTime, Calls: calls,
 		Known: owners, Journal: &loggedJournal{Journal: s.State.Journal(), log: log},
-		OthersReclaim: s.NLM.Grace, CallBack: s.callBack, CopyPartners: partners{c.Settings},
+		OthersReclaim: s.NLM.Grace, CallBack: s.callBack, CopyPartners: partners{c.Settings, c.DialRDMA},
 		Minors: cfg.Minors(), Names: s.IDMap, UTF8: cfg.UTF8 == config.UTF8Strict,
 	}
 	four.Limits.Memory, four.Limits.ClientMemory = cfg.NFS4MemoryBytes()
