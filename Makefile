@@ -35,7 +35,7 @@ IMAGE         ?= rstored:$(VERSION)
 IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
 
-.PHONY: all help build build-rdma build-ceph test test-ops test-rdma test-ceph race lint format vulncheck bench bench-guest bench-verbs bench-scale microbench fuzz torture failover failover-ceph nightly plots manual demo interop packages release image csi image-csi release-snapshot install install-rdma clean
+.PHONY: all help build build-rdma build-ceph test test-ops test-rdma test-ceph race lint format vulncheck bench bench-ceph bench-guest bench-verbs bench-scale microbench fuzz torture failover failover-ceph nightly plots manual demo interop packages release image csi image-csi release-snapshot install install-rdma clean
 
 all: build
 
@@ -120,6 +120,13 @@ bench:
 	test/bench/versus/install
 	$(GO) build -C test -o ../bin/versus ./bench/versus
 	@exec bin/versus -json $(BENCHDIR)/results.json -svg $(BENCHDIR)/results.svg -markdown $(BENCHDIR)/README.md $(BENCHFLAGS)
+
+# rstored beside nfs-ganesha and beside libcephfs itself, in front of one CephFS: some 10 minutes, as root. Writes
+# BENCHDIR/ceph.*.
+bench-ceph:
+	test/bench/versus/install
+	$(GO) build -C test -o ../bin/versus ./bench/versus
+	@exec test/ceph/run bin/versus -ceph -json $(BENCHDIR)/ceph.json -markdown $(BENCHDIR)/ceph.md $(BENCHFLAGS)
 
 # rstored beside the kernel's own server, for the kernel's client in a guest: some 12 minutes, as root.
 # The guests are built the first time. Writes BENCHDIR/guest.*; GUESTFLAGS='-rows RE -merge'

@@ -100,7 +100,7 @@ func (g *gateway) fs(version client.Version, transport string) *client.FS {
 }
 
 // TestGateways: what is written through one gateway is read through another one, and after the
-// first was killed. Versions 3 and 4.2, over RDMA and TCP.
+// first was killed. Versions 3, 4.1 and 4.2, over RDMA and TCP.
 func TestGateways(t *testing.T) {
 	bin := cluster(t)
 	a, b := start(t, bin, "127.0.0.2"), start(t, bin, "127.0.0.3")
@@ -108,7 +108,7 @@ func TestGateways(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	files := make(map[string][]byte)
-	for _, v := range []client.Version{client.Version3, client.Version42} {
+	for _, v := range []client.Version{client.Version3, client.Version41, client.Version42} {
 		for _, transport := range []string{"rdma", "tcp"} {
 			fs := a.fs(v, transport)
 			dir := v.String() + transport
@@ -133,7 +133,7 @@ func TestGateways(t *testing.T) {
 	}
 	check := func(g *gateway, when string) {
 		t.Helper()
-		for _, v := range []client.Version{client.Version3, client.Version42} {
+		for _, v := range []client.Version{client.Version3, client.Version41, client.Version42} {
 			for _, transport := range []string{"rdma", "tcp"} {
 				fs := g.fs(v, transport)
 				for name, want := range files {

@@ -39,6 +39,7 @@ type options struct {
 	files   int
 	stage   string
 	scale   *regexp.Regexp // nil compares
+	ceph    bool
 }
 
 func main() {
@@ -58,6 +59,7 @@ func main() {
 	scale := flag.String("scale", "",
 		"measure how cost grows instead, parts that match this regular `expression`; -json is read first, and keeps what "+
 			"is there of other parts")
+	flag.BoolVar(&o.ceph, "ceph", false, "compare in front of CephFS, inside of test/ceph/run")
 	flag.StringVar(&o.stage, "stage", "", "for its own use")
 	flag.Parse()
 	var err, bad error
@@ -87,13 +89,13 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	tools, err := build(ctx, dir, o.scale != nil)
+	tools, err := build(ctx, dir, o)
 	if err != nil {
 		return err
 	}
 	stage := exec.CommandContext(ctx, "/proc/self/exe", append([]string{"-stage", dir}, os.Args[1:]...)...)
 	stage.Stdout, stage.Stderr = os.Stdout, os.Stderr
-	stage.SysProcAttr = namespaces()
+	stage.SysProcAttr = namespaces(o.ceph)
 	err = stage.Run()
 	if o.log != "" {
 		err = errors.Join(err, copyFile(o.log, filepath.Join(dir, "log")))
@@ -114,11 +116,19 @@ func run(ctx context.Context, o *options) error {
 	}
 	versions(ctx, &r.Host, tools)
 	r.Client, r.Beside = client, beside
-	return o.WriteRuns(&r, page)
+	return o.WriteRuns(&r, o.page)
 }
 
 // page writes the page of the table.
-func page(runs compare.Runs, w io.Writer) error {
+func (o *options) page(runs compare.Runs, w io.Writer) error {
+	if o.ceph {
+		runs.Again(cephRows())
+		return runs.Markdown(w, &compare.Page{
+			Title: "In front of CephFS", By: "make bench-ceph", Explained: "../measuring.md#compared",
+			More:   fmt.Sprintf("\nnfs-ganesha's configuration:\n\n```\n%s```\n", ganeshaCeph("PLUGINS", "CONF")),
+			Client: client, Beside: beside,
+		})
+	}
 	runs.Again(rows())
 	return runs.Markdown(w, &compare.Page{
 		Title: "Compared", By: "make bench", Explained: "../measuring.md#compared", Picture: "results.svg",
@@ -187,15 +197,19 @@ func writeScaling(o *options, measured []byte) error {
 	return o.Write(s, s.markdown)
 }
 
-// build makes the programs that are compared, in bin below dir; ours alone makes no
-// others.
-func build(ctx context.Context, dir string, ours bool) (*tools, error) {
+// build makes the programs that are compared, in bin below dir; if costs are to be measured, ours
+// alone.
+func build(ctx context.Context, dir string, o *options) (*tools, error) {
+	ours := o.scale != nil
 	bin, err := filepath.Abs(filepath.Join(dir, "bin"))
 	if err != nil {
 		return nil, err
 	}
 	if err := os.Mkdir(bin, 0o755); err != nil {
 		return nil, err
+	}
+	if o.ceph {
+		return &tools{}, buildCeph(ctx, bin)
 	}
 	const versus = "./bench/versus/"
 	commands := [][]string{

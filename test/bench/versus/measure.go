@@ -47,7 +47,7 @@ func nfs(name, where, op string, size, depth int) experiment {
 		}
 		args := []string{
 			op, strconv.Itoa(size), strconv.Itoa(depth), strconv.FormatFloat(m.took.Seconds(), 'f', -1, 64),
-			strconv.Itoa(fileSize),
+			strconv.Itoa(sizeOf(where)),
 		}
 		if goClient(client) {
 			args = append([]string{m.bin("load"), m.url(server, carrier, where)}, args...)
@@ -322,7 +322,11 @@ func measureAll(ctx context.Context, o *options, s *servers) (*compare.Report, e
 		Measured: make(map[string]map[compare.Variant]*compare.Taken),
 	}
 	var wanted []compare.Row
-	for _, w := range rows() {
+	all, list := rows(), experiments()
+	if o.ceph {
+		all, list = cephRows(), cephExperiments()
+	}
+	for _, w := range all {
 		if o.rows.MatchString(w.Text()) {
 			wanted = append(wanted, w)
 		}
@@ -330,7 +334,7 @@ func measureAll(ctx context.Context, o *options, s *servers) (*compare.Report, e
 	if len(wanted) == 0 {
 		return nil, errors.New("no row matches")
 	}
-	for _, e := range experiments() {
+	for _, e := range list {
 		e.variants = nil
 		for _, w := range wanted {
 			if w.Experiment != e.name {
@@ -356,6 +360,8 @@ func measureAll(ctx context.Context, o *options, s *servers) (*compare.Report, e
 		r.Rows = append(r.Rows, w.Result(r.Measured[w.Experiment]))
 	}
 	r.Host.Describe(filepath.Join(o.stage, "bin"))
-	r.Host.Ganesha = string(ganeshaConfig("EXPORT"))
+	if !o.ceph {
+		r.Host.Ganesha = string(ganeshaConfig("EXPORT"))
+	}
 	return r, nil
 }

@@ -118,6 +118,9 @@ func (s *servers) begin(ctx context.Context, name string) *server {
 		}
 		return r
 	}
+	if strings.HasPrefix(name, "ceph-") {
+		return s.beginCeph(ctx, name)
+	}
 	if name == "rpcbind" {
 		if _, err := exec.LookPath("rpcbind"); err != nil {
 			return missing(errors.New("rpcbind is not installed"))
@@ -265,6 +268,9 @@ func (s *servers) command(ctx context.Context, args ...string) *exec.Cmd {
 
 // url is that of an export for the Go client.
 func (s *servers) url(server, carrier, where string) string {
+	if where == "ceph" {
+		return cephURL(server, carrier)
+	}
 	dir := s.export(server, where)
 	switch server {
 	case "ganesha":

@@ -25,9 +25,14 @@ const memorySize = "8g"
 // namespaces are what the stage has for itself. As its first process it takes all
 // others with it when it ends. Who is not root is root in a namespace of users, as far as
 // that goes: nfs-ganesha wants more.
-func namespaces() *syscall.SysProcAttr {
+//
+// A cluster of Ceph is in the network namespace of this process.
+func namespaces(ceph bool) *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL,
+	}
+	if ceph {
+		a.Cloneflags &^= syscall.CLONE_NEWNET
 	}
 	if uid := os.Getuid(); uid != 0 {
 		a.Cloneflags |= syscall.CLONE_NEWUSER
