@@ -121,7 +121,7 @@ bench:
 	$(GO) build -C test -o ../bin/versus ./bench/versus
 	@exec bin/versus -json $(BENCHDIR)/results.json -svg $(BENCHDIR)/results.svg -markdown $(BENCHDIR)/README.md $(BENCHFLAGS)
 
-# rstored beside nfs-ganesha and beside libcephfs itself, in front of one CephFS: some 10 minutes, as root. Writes
+# rstored beside nfs-ganesha and beside libcephfs itself, in front of one CephFS: some 5 minutes, as root. Writes
 # BENCHDIR/ceph.*.
 bench-ceph:
 	test/bench/versus/install

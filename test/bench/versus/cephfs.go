@@ -73,7 +73,9 @@ func cephRows() []compare.Row {
 	for _, e := range []struct{ name, op string }{
 		{"READ 1 MiB, 16 in flight", "read"}, {"WRITE 1 MiB and COMMIT, 16 in flight", "write"},
 	} {
-		rs = append(rs, row{e.name + ", over RDMA", limit, "ceph-" + e.op, rate, one(cephRDMA), one(cephLimit), one(cephTCP), 0.8})
+		rs = append(rs, row{
+			e.name + ", over RDMA", limit, "ceph-" + e.op, rate, one(cephRDMA), one(cephLimit), one(cephTCP), 0.8,
+		})
 	}
 	for _, e := range []struct {
 		name, op string
@@ -83,7 +85,9 @@ func cephRows() []compare.Row {
 		{"random READ 4 KiB, 32 in flight", "random-read", ops}, {"random WRITE 4 KiB, 32 in flight", "random-write", ops},
 		{"GETATTR", "getattr", ops}, {"LOOKUP", "lookup", ops}, {"CREATE and REMOVE", "create", ops},
 	} {
-		rs = append(rs, row{e.name + ", over RDMA", gan, "ceph-" + e.op, e.m, one(cephRDMA), one(cephGan), one(cephTCP), 1.3})
+		rs = append(rs, row{
+			e.name + ", over RDMA", gan, "ceph-" + e.op, e.m, one(cephRDMA), one(cephGan), one(cephTCP), 1.3,
+		})
 	}
 	rs = append(rs, row{"READ 1 MiB by two gateways", single, "ceph-read", rate, one(cephTwo), one(cephRDMA), nil, 0},
 		row{"WRITE 1 MiB by two gateways", single, "ceph-write", rate, one(cephTwo), one(cephRDMA), nil, 0})
@@ -147,7 +151,8 @@ func (s *servers) fillCeph(ctx context.Context, addr, server string) error {
 	if _, err := fs.Stat(server + "/names"); err == nil {
 		return nil
 	}
-	err = errors.Join(fs.MkdirAll(server, 0o777), fs.WriteFile(server+"/file", bytes.Repeat([]byte("rstored "), cephFile/8), 0o666),
+	content := bytes.Repeat([]byte("rstored "), cephFile/8)
+	err = errors.Join(fs.MkdirAll(server, 0o777), fs.WriteFile(server+"/file", content, 0o666),
 		fs.MkdirAll(server+"/names", 0o777))
 	for i := 0; i < 1000 && err == nil; i++ {
 		err = fs.WriteFile(fmt.Sprintf("%s/names/name-%06d", server, i), nil, 0o644)
@@ -221,7 +226,9 @@ func cephURL(server, carrier string) string {
 
 // buildCeph makes the programs of -ceph.
 func buildCeph(ctx context.Context, bin string) error {
-	gcc := []string{"-O2", "-o", filepath.Join(bin, "native"), tests + "/ceph/native/native.c", "-Wl,--allow-shlib-undefined"}
+	gcc := []string{
+		"-O2", "-o", filepath.Join(bin, "native"), tests + "/ceph/native/native.c", "-Wl,--allow-shlib-undefined",
+	}
 	gcc = append(gcc, strings.Fields(os.Getenv("CGO_CFLAGS"))...)
 	for _, dir := range filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")) {
 		gcc = append(gcc, "-L"+dir)

@@ -162,7 +162,10 @@ type tools struct{ gonfs string }
 
 // versions fills in those of the peers.
 func versions(ctx context.Context, h *compare.Host, t *tools) {
-	h.Versions = map[string]string{"go-nfs": t.gonfs}
+	h.Versions = make(map[string]string)
+	if t.gonfs != "" {
+		h.Versions["go-nfs"] = t.gonfs
+	}
 	for _, p := range []string{"nfs-ganesha", "libnfs-dev"} {
 		h.Versions[p] = "not installed"
 		if out, err := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Version}", p).Output(); err == nil &&
