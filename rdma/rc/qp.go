@@ -32,6 +32,8 @@ const (
 	// READ requests without a response.
 	sendWindow = 256
 	readWindow = 2 << 20
+	// localWindow is sendWindow within a host, where no port is shared.
+	localWindow = 512
 	// sgeMax is the number of gather or scatter elements of a work request.
 	sgeMax = wire.PartsMax
 )
@@ -244,6 +246,7 @@ func (q *QP) OmitICRC() {
 	for _, f := range []*wire.Flow{&q.flow, &q.data, &q.about} {
 		f.NoICRC = true
 	}
+	q.req.window.start(localWindow, q.cfg.Fixed)
 }
 
 // OmitsICRC reports whether OmitICRC was called.
