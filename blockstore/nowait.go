@@ -16,3 +16,11 @@ type NowaitAttr interface {
 	// goroutine.
 	GetAttrNowait(c *Cred, h Handle) (Attr, error)
 }
+
+// NowaitLookup is optional: a store that often has names in memory.
+type NowaitLookup interface {
+	// LookupNowait is Lookup that never waits. It returns the object, its attributes and those of the
+	// directory, or ErrWouldBlock; the caller then calls Lookup where it may wait. It returns no other
+	// error. It may be called from any goroutine.
+	LookupNowait(c *Cred, dir Handle, name string) (h Handle, a, dirAttr Attr, err error)
+}

@@ -26,6 +26,19 @@ func (f *FS) GetAttrNowait(c *blockstore.Cred, h blockstore.Handle) (blockstore.
 	return a, nil
 }
 
+// LookupNowait implements blockstore.NowaitLookup: there is nothing to wait for.
+func (f *FS) LookupNowait(c *blockstore.Cred, dir blockstore.Handle, name string) (
+	h blockstore.Handle, a, dirAttr blockstore.Attr, err error,
+) {
+	if h, a, err = f.Lookup(c, dir, name); err == nil {
+		dirAttr, err = f.GetAttr(c, dir)
+	}
+	if err != nil {
+		return blockstore.Handle{}, blockstore.Attr{}, blockstore.Attr{}, blockstore.ErrWouldBlock
+	}
+	return h, a, dirAttr, nil
+}
+
 // SetAttr changes attributes, all of s or nothing.
 func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (blockstore.Wcc,
 	error,

@@ -24,13 +24,11 @@ func (f *FS) GetAttr(c *blockstore.Cred, h blockstore.Handle) (blockstore.Attr, 
 // GetAttrNowait implements blockstore.NowaitAttr: the object is open, and its filesystem has the
 // inodes of open files in memory.
 func (f *FS) GetAttrNowait(_ *blockstore.Cred, h blockstore.Handle) (blockstore.Attr, error) {
-	o := f.root
-	if h != o.h {
-		if o = f.objects.get(&h); o == nil {
-			return blockstore.Attr{}, blockstore.ErrWouldBlock
-		}
-		defer f.release(o)
+	o := f.opened(&h)
+	if o == nil {
+		return blockstore.Attr{}, blockstore.ErrWouldBlock
 	}
+	defer f.release(o)
 	if !o.near {
 		return blockstore.Attr{}, blockstore.ErrWouldBlock
 	}

@@ -72,6 +72,76 @@ func (f *FS) openChild(c *blockstore.Cred, d *object, name string) (*object, err
 	return f.adoptChild(d, name, fd)
 }
 
+// LookupNowait implements blockstore.NowaitLookup: directory and object are open, the kernel has the
+// name in memory, and what the directory permits is known. The object was seen under this name
+// before: to record a new place can wait.
+func (f *FS) LookupNowait(c *blockstore.Cred, dir blockstore.Handle, name string) (
+	h blockstore.Handle, a, dirAttr blockstore.Attr, err error,
+) {
+	h, a, dirAttr, ok := f.lookupNow(c, &dir, name)
+	if !ok {
+		return h, a, dirAttr, blockstore.ErrWouldBlock
+	}
+	return h, a, dirAttr, nil
+}
+
+func (f *FS) lookupNow(c *blockstore.Cred, dir *blockstore.Handle, name string) (
+	h blockstore.Handle, a, dirAttr blockstore.Attr, ok bool,
+) {
+	if !f.near || f.kind != kindKernel || f.mountID == 0 || blockstore.CheckName(name) != nil {
+		return
+	}
+	d := f.opened(dir)
+	if d == nil {
+		return
+	}
+	defer f.release(d)
+	var st unix.Stat_t
+	if d.typ != blockstore.TypeDir || d.stat(&st) != nil || !f.maySearchNow(c, d, &st) {
+		return
+	}
+	id, mount, err := f.identNow(d.path, name)
+	if err != nil || mount != f.mountID || !f.find.knows(&id, &d.id, name) {
+		return
+	}
+	h = f.tag.handle(&id)
+	o := f.opened(&h)
+	if o == nil {
+		return
+	}
+	defer f.release(o)
+	if a, err = o.attr(); err != nil {
+		return
+	}
+	return h, a, f.changes.attrOf(&st), true
+}
+
+// opened returns an object that is open, or nil. The caller releases it.
+func (f *FS) opened(h *blockstore.Handle) *object {
+	if *h == f.root.h {
+		return f.root
+	}
+	return f.objects.get(h)
+}
+
+// resolveCached makes openat2 fail where it would wait (RESOLVE_CACHED, since Linux 5.12).
+const resolveCached = 0x20
+
+// identNow is kernelIdent of a name that the kernel has in memory. Otherwise it fails.
+func (f *FS) identNow(dir int, name string) (id ident, mount uint64, err error) {
+	if f.inMemory {
+		return kernelIdent(dir, name)
+	}
+	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: confine | resolveCached,
+	})
+	if err != nil {
+		return id, 0, err
+	}
+	defer unix.Close(fd)
+	return kernelIdent(fd, "")
+}
+
 // openDotDot opens the parent of a directory other than the root. It is ErrStale if the
 // directory is no longer below the root: the host has moved it, and its parent is not exported.
 func (f *FS) openDotDot(dir int) (int, error) {

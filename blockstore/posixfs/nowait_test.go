@@ -116,3 +116,33 @@ func TestWriteNowaitDisk(t *testing.T) {
 		t.Error("it is taken to refuse what it did")
 	}
 }
+
+// TestLookupNowait: a name of an open object in an open directory is found without waiting, in memory
+// and on a disk. A caller whose permission the kernel has not decided yet has to wait.
+func TestLookupNowait(t *testing.T) {
+	memory, _ := openMemory(t)
+	disk, _ := openTemp(t, Options{})
+	for what, f := range map[string]*FS{"memory": memory, "disk": disk} {
+		if f.kind != kindKernel || f.mountID == 0 {
+			t.Skip("the filesystem makes no handles")
+		}
+		h := create(t, f, "f", 0o644)
+		root, _ := f.Root()
+		if got, a, d, err := f.LookupNowait(nil, root, "f"); err != nil || got != h || a.Mode != 0o644 || d.FileID == a.FileID {
+			t.Errorf("%s: %v %+v %+v %v", what, got, a, d, err)
+		}
+		user := &blockstore.Cred{UID: 4711, GID: 4711}
+		if _, _, _, err := f.LookupNowait(user, root, "f"); !errors.Is(err, blockstore.ErrWouldBlock) {
+			t.Errorf("%s, another user: %v", what, err)
+		}
+		o, err := f.acquire(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.forget(o)
+		f.release(o)
+		if _, _, _, err := f.LookupNowait(nil, root, "f"); !errors.Is(err, blockstore.ErrWouldBlock) {
+			t.Errorf("%s, of an object that is not open: %v", what, err)
+		}
+	}
+}

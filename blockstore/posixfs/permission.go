@@ -45,16 +45,9 @@ func (f *FS) may(c *blockstore.Cred, o *object, st *unix.Stat_t, want uint32) bo
 		return f.askKernel(c, o, want)
 	}
 	now := state{st.Mode, st.Uid, st.Gid, st.Ctim}
-	o.decMu.Lock()
-	for i := range o.decisions {
-		d := &o.decisions[i]
-		if d.under == now && d.is(c) && d.asked&want == want {
-			ok := d.granted&want == want
-			o.decMu.Unlock()
-			return ok
-		}
+	if granted, known := o.decided(c, &now, want); known {
+		return granted
 	}
-	o.decMu.Unlock()
 	ok := f.askKernel(c, o, want)
 	if age := time.Since(time.Unix(st.Ctim.Unix())); age < settled {
 		return ok
@@ -73,6 +66,30 @@ func (f *FS) may(c *blockstore.Cred, o *object, st *unix.Stat_t, want uint32) bo
 	copy(d.groups[:], c.Groups)
 	d.note(want, ok)
 	return ok
+}
+
+// decided returns the cached decision for c on o, if there is one.
+func (o *object) decided(c *blockstore.Cred, now *state, want uint32) (granted, known bool) {
+	o.decMu.Lock()
+	defer o.decMu.Unlock()
+	for i := range o.decisions {
+		if d := &o.decisions[i]; d.under == *now && d.is(c) && d.asked&want == want {
+			return d.granted&want == want, true
+		}
+	}
+	return false, false
+}
+
+// maySearchNow reports whether c may search the directory o, as far as the kernel need not be asked.
+func (f *FS) maySearchNow(c *blockstore.Cred, o *object, st *unix.Stat_t) bool {
+	if c.Privileged() {
+		return true
+	}
+	if !f.who.on || len(c.Groups) > len(decision{}.groups) {
+		return false
+	}
+	granted, _ := o.decided(c, &state{st.Mode, st.Uid, st.Gid, st.Ctim}, blockstore.MayExec)
+	return granted
 }
 
 // note records an answer. A refusal of several bits does not say which of them, so that only

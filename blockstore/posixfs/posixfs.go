@@ -90,6 +90,8 @@ type finder interface {
 	open(id *ident) (int, error)
 	// seen records that id is name in the directory parent.
 	seen(id, parent *ident, name string)
+	// knows reports whether seen would change nothing. It waits for no device.
+	knows(id, parent *ident, name string) bool
 	// gone records that id has no name any more.
 	gone(id *ident)
 	// epoch returns the same number as long as the finder remembers all that it has seen.

@@ -169,6 +169,7 @@ func (k *byHandle) open(id *ident) (int, error) {
 }
 
 func (k *byHandle) seen(id, parent *ident, name string) {}
+func (k *byHandle) knows(*ident, *ident, string) bool   { return true }
 func (k *byHandle) gone(id *ident)                      {}
 func (k *byHandle) epoch() uint64                       { return 0 }
 func (k *byHandle) close() error                        { return nil }

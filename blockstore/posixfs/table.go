@@ -196,6 +196,13 @@ func (t *byTable) seen(id, parent *ident, name string) {
 	t.pressure(n)
 }
 
+func (t *byTable) knows(id, parent *ident, name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	have, ok := t.known(id)
+	return ok && have == place{*parent, name}
+}
+
 // epoch returns a number that changes when a place changes or is forgotten. While it stays the
 // same, all places that were recorded stay known.
 func (t *byTable) epoch() uint64 { return t.changes.Load() }

@@ -249,3 +249,34 @@ func testGetAttrNowait(e *env) {
 	_, err = fs.GetAttrNowait(nil, f)
 	e.want(err, blockstore.ErrWouldBlock)
 }
+
+// testLookupNowait: it says what Lookup and GetAttr say, or nothing. It never tells more than Lookup.
+func testLookupNowait(e *env) {
+	fs, ok := e.FS.(blockstore.NowaitLookup)
+	if !ok {
+		e.Skip("the store has no names that it need not wait for")
+	}
+	f := e.mkfile(nil, e.root, "f", 0o600, "0123456789")
+	shut := e.mkdir(nil, e.root, "shut", 0o700)
+	e.mkfile(nil, shut, "inside", 0o666, "")
+	for _, c := range []*blockstore.Cred{nil, Other} {
+		for range 2 { // the first Lookup may let the second LookupNowait answer
+			for _, dir := range []blockstore.Handle{e.root, shut, f} {
+				for _, name := range []string{"f", "shut", "inside", "none", ".", ".."} {
+					h, a, d, err := fs.LookupNowait(c, dir, name)
+					wantH, wantA, wantErr := e.Lookup(c, dir, name)
+					switch {
+					case errors.Is(err, blockstore.ErrWouldBlock):
+					case err != nil || wantErr != nil || h != wantH || a != wantA || d != e.attr(dir):
+						e.Errorf("%q: %v %+v %+v %v, want %v %+v %v", name, h, a, d, err, wantH, wantA, wantErr)
+					}
+				}
+			}
+		}
+	}
+	e.ok(second(e.Remove(nil, e.root, "f")))
+	_, _, _, err := fs.LookupNowait(nil, e.root, "f")
+	e.want(err, blockstore.ErrWouldBlock)
+	_, _, _, err = fs.LookupNowait(nil, blockstore.Handle{}, "f")
+	e.want(err, blockstore.ErrWouldBlock)
+}

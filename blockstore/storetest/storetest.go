@@ -53,6 +53,7 @@ func Run(t *testing.T, open func(t *testing.T) blockstore.FS, opts Options) {
 		{"Stability", testStability},
 		{"WriteNowait", testWriteNowait},
 		{"GetAttrNowait", testGetAttrNowait},
+		{"LookupNowait", testLookupNowait},
 		{"SetAttr", testSetAttr},
 		{"Guard", testGuard},
 		{"Wcc", testWcc},

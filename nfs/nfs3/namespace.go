@@ -12,12 +12,19 @@ func dirOp(d *xdr.Decoder) (fh []byte, name string) {
 	return DecodeHandle(d), d.String(NameLimit)
 }
 
-// lookup is LOOKUP (RFC 1813 section 3.3.3).
+// lookup is LOOKUP (RFC 1813 section 3.3.3). A loop of RDMA serves the call if the store need not
+// wait and nothing fails. Otherwise a worker begins the call again.
 func lookup(o *op) rpc.Status {
+	if !o.mayBlock && o.c.Peer.Transport != rpc.TransportRDMA {
+		return rpc.Again // nobody reads the TCP connection in the meantime
+	}
 	fh, name := dirOp(&o.c.Args)
 	dir, st := o.resolve(fh)
 	if st == nfs.OK {
 		st = checkName(name)
+	}
+	if !o.mayBlock && o.x != nil {
+		return o.lookupNow(&dir, name, st)
 	}
 	if st != nfs.OK {
 		return o.failPost(st, &dir)
@@ -34,6 +41,25 @@ func lookup(o *op) rpc.Status {
 	o.putHandle(&h)
 	o.putPostOp(&o.attr)
 	o.postOp(&dir)
+	return rpc.Done
+}
+
+// lookupNow is lookup on a loop.
+func (o *op) lookupNow(dir *blockstore.Handle, name string, st nfs.Status) rpc.Status {
+	x, ok := o.x.FS.(blockstore.NowaitLookup)
+	if !ok || st != nfs.OK || o.s.Exports.Below(o.x, dir, name) != nil {
+		return rpc.Again
+	}
+	h, a, dirAttr, err := x.LookupNowait(&o.cred, *dir, name)
+	if err != nil {
+		return rpc.Again
+	}
+	o.status(nfs.OK)
+	o.putHandle(&h)
+	o.attr = a
+	o.putPostOp(&o.attr)
+	o.attr = dirAttr
+	o.putPostOp(&o.attr)
 	return rpc.Done
 }
 

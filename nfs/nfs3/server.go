@@ -88,8 +88,8 @@ func Programs(cfg nfs.Config) []rpc.Program {
 	for n, p := range procs {
 		table[n] = rpc.Proc{Name: p.name, Mutates: p.mutates, Serve: s.serve(p.do)}
 	}
-	// Only these never wait on a loop: GETATTR, READ and WRITE ask the store not to.
-	for _, n := range []int{ProcNull, ProcGetAttr, ProcRead, ProcWrite} {
+	// Only these never wait on a loop: GETATTR, LOOKUP, READ and WRITE ask the store not to.
+	for _, n := range []int{ProcNull, ProcGetAttr, ProcLookup, ProcRead, ProcWrite} {
 		table[n].Inline = true
 	}
 	table[ProcRead].Pace, table[ProcWrite].Pace = s.pace, s.pace

@@ -266,6 +266,23 @@ func (g *gate) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, of
 	return x.WriteNowait(c, h, p, off, how)
 }
 
+// LookupNowait implements blockstore.NowaitLookup.
+func (g *gate) LookupNowait(c *blockstore.Cred, dir blockstore.Handle, name string) (
+	h blockstore.Handle, a, dirAttr blockstore.Attr, err error,
+) {
+	x, err := optional[blockstore.NowaitLookup](g)
+	if err != nil {
+		return h, a, dirAttr, blockstore.ErrWouldBlock
+	}
+	began := g.meter.Begin()
+	if h, a, dirAttr, err = x.LookupNowait(c, dir, name); err != nil {
+		g.leave()
+		return h, a, dirAttr, err
+	}
+	g.left(measure.StoreLookup, c, began)
+	return h, a, dirAttr, nil
+}
+
 // GetAttrNowait implements blockstore.NowaitAttr.
 func (g *gate) GetAttrNowait(c *blockstore.Cred, h blockstore.Handle) (blockstore.Attr, error) {
 	x, err := optional[blockstore.NowaitAttr](g)
