@@ -212,6 +212,15 @@ func TestReplay(t *testing.T) {
 	r.uid = 5
 	send(x.seq, op(OpPutFH, dir), mkdir("d"), op(OpGetFH)).fails(OpSequence, nfs.ErrSeqFalseRetry)
 	r.uid = 0
+	// Principals that are no users of the host have one UID. None gets the reply of another, or of root.
+	x.do(op(OpPutFH, dir), op(OpGetFH))
+	for _, name := range []string{"stranger", "other"} {
+		r.gss = proven(rpc.AuthKrb5, name, 0)
+		send(x.seq, op(OpPutFH, dir), op(OpGetFH)).fails(OpSequence, nfs.ErrSeqFalseRetry)
+		x.do(op(OpPutFH, dir), op(OpGetFH))
+		send(x.seq, op(OpPutFH, dir), op(OpGetFH)).ok(OpSequence)
+	}
+	r.gss = nil
 	send(x.seq+2, op(OpPutFH, dir)).fails(OpSequence, nfs.ErrSeqMisordered)
 	send(x.seq-1, op(OpPutFH, dir)).fails(OpSequence, nfs.ErrSeqMisordered)
 	p = x.do(op(OpPutFH, dir), mkdir("d"))

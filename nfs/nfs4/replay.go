@@ -48,6 +48,11 @@ func digest(args xdr.Decoder, c *rpc.Cred) uint64 {
 	mix(uint32(c.Flavor))
 	mix(c.UID)
 	mix(c.GID)
+	if c.Flavor.GSS() { // all principals that are no users of the host have UID and GID 0
+		for i := range len(c.Principal) {
+			mix(uint32(c.Principal[i]))
+		}
+	}
 	return max(sum, 1)
 }
 
