@@ -27,6 +27,9 @@ const (
 //	  ^                           ^     flags wait meanwhile    |
 //	  |  next: no flags           |                             | done
 //	  +---------------------------+-----------------------------+
+//
+// A reaction that fails half-way is repeated after the pause: the server may have dropped its flag
+// meanwhile, so that no further reply would be a reason for a reaction.
 type reactions struct {
 	mu      sync.Mutex
 	running bool
@@ -61,18 +64,22 @@ func (r *reactions) next() (flags uint32) {
 	return flags
 }
 
-// done ends a reaction to the flags of next. useful says that it has found something to do. If it
-// was not complete, the doubt stays until a later one is.
-func (r *reactions) done(useful, complete bool, now time.Time, doubt *atomic.Bool) {
+// done ends a reaction to flags, which next has returned. useful says that it has found something to
+// do. If the reaction was not complete, the doubt stays, and the caller waits for the returned time
+// and reacts again: next returns the same flags once more.
+func (r *reactions) done(flags uint32, useful, complete bool, now time.Time, doubt *atomic.Bool) (wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if useful {
+	if useful && complete {
 		r.pause = 0
 	} else {
 		r.pause = min(max(2*r.pause, reactionPauseFirst), reactionPauseMax)
 	}
 	r.todo, r.since = 0, now.Add(r.pause)
-	if complete {
-		doubt.Store(false)
+	if !complete {
+		r.todo = flags
+		return r.pause
 	}
+	doubt.Store(false)
+	return 0
 }

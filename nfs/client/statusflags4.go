@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -44,11 +45,19 @@ func (s *session4) reacting(x *live) {
 	for flags := x.reactions.next(); flags != 0; flags = x.reactions.next() {
 		ctx, cancel := context.WithTimeout(context.Background(), s.conn.giveUp)
 		useful, err := s.react(ctx, x, flags)
-		x.reactions.done(useful, err == nil, clock.Now(), &x.doubt)
+		wait := x.reactions.done(flags, useful, err == nil, clock.Now(), &x.doubt)
 		if useful && err == nil {
 			_, _ = s.try(ctx, x, &compound4{}) // shows whether the server has revoked more meanwhile
 		}
 		cancel()
+		if errors.Is(err, errSessionLost) {
+			return
+		}
+		select {
+		case <-time.After(wait):
+		case <-x.ended:
+			return
+		}
 	}
 }
 
@@ -101,7 +110,7 @@ func (o *opens) freeRevoked(ctx context.Context, x *live) (found bool, err error
 			continue
 		}
 		list = append(list, entry{id: f.id})
-		if d := f.deleg; d != nil {
+		if d := f.deleg; d != nil && !d.leaving() {
 			list = append(list, entry{d: d, id: d.id})
 		}
 		for _, l := range f.locks {
@@ -127,7 +136,7 @@ func (o *opens) freeRevoked(ctx context.Context, x *live) (found bool, err error
 		}
 		for i, st := range statuses {
 			e := &some[i]
-			if st == nfs.OK || st == nfs.ErrOldStateID {
+			if st == nfs.OK || st == nfs.ErrOldStateID || e.d != nil && o.returns(e.d) {
 				continue
 			}
 			found = true
@@ -147,6 +156,14 @@ func (o *opens) freeRevoked(ctx context.Context, x *live) (found bool, err error
 		o.reopen(ctx, x)
 	}
 	return found, ctx.Err()
+}
+
+// returns reports whether the client has begun to return a delegation since it asked for the status.
+// The reply to the DELEGRETURN shows what has become of the delegation.
+func (o *opens) returns(d *Delegation) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return d.leaving() || d.phase == phaseEnded
 }
 
 // test asks the server for the status of each stateid (TEST_STATEID, RFC 8881 section 18.48).
