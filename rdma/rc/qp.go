@@ -240,7 +240,7 @@ func (q *QP) ackTimeout() rdma.Time {
 
 // OmitICRC makes the QP, which is in RTR or RTS, send 0 in the place of the ICRC. The owner then
 // accepts packets of the peer with 0 unchecked. Both ends must have agreed, and no network card may
-// be between them.
+// be between them. The window of the QP starts anew, with localWindow as its bound.
 func (q *QP) OmitICRC() {
 	q.noICRC = true
 	for _, f := range []*wire.Flow{&q.flow, &q.data, &q.about} {
