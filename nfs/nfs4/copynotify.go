@@ -55,15 +55,13 @@ func decodeNetloc(d *xdr.Decoder) (at netip.AddrPort, byRDMA bool) {
 	return at, byRDMA
 }
 
-// encodeNetloc appends an address with its netid (RFC 5665 section 4.1.1, RFC 8166 section 9.1).
-func encodeNetloc(e *xdr.Encoder, at netip.AddrPort, byRDMA bool) {
+// encodeNetloc appends an address. The netid is always that of TCP: the Linux server does not copy
+// from a source that is named with that of RDMA. A destination that has RDMA may try it all the same.
+func encodeNetloc(e *xdr.Encoder, at netip.AddrPort) {
 	e.Uint32(locAddress)
 	netid, host := "tcp", at.Addr().Unmap().WithZone("")
-	if byRDMA {
-		netid = "rdma"
-	}
 	if host.Is6() {
-		netid += "6"
+		netid = "tcp6"
 	}
 	e.String(netid)
 	p := at.Port()
@@ -82,7 +80,7 @@ func encodeNetloc(e *xdr.Encoder, at netip.AddrPort, byRDMA bool) {
 func copyNotify(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
-	to, byRDMA := decodeNetloc(d)
+	to, _ := decodeNetloc(d)
 	partners := k.s.cfg.CopyPartners
 	switch {
 	case k.bad():
@@ -110,12 +108,9 @@ func copyNotify(k *compound) nfs.Status {
 		return k.badState(st)
 	}
 	k.s.copies.notified.Add(1)
-	// If the client reaches both servers by RDMA, they reach each other by RDMA, too. A destination
-	// without RDMA takes the usual port of TCP; the Linux server looks at neither netid nor port.
 	at := k.c.Peer.Local
-	byRDMA = byRDMA && k.c.Peer.Transport == rpc.TransportRDMA
-	if k.c.Peer.Transport != rpc.TransportTCP && !byRDMA || at.Port() == 0 {
-		at, byRDMA = netip.AddrPortFrom(at.Addr(), defaultPort), false
+	if k.c.Peer.Transport != rpc.TransportTCP || at.Port() == 0 {
+		at = netip.AddrPortFrom(at.Addr(), defaultPort)
 	}
 	e := &k.c.Res
 	e.Uint64(uint64(k.s.state.Lease().Seconds()))
@@ -123,7 +118,7 @@ func copyNotify(k *compound) nfs.Status {
 	k.curID = got // an operation that returns a stateid sets the current one (RFC 8881 section 16.2.3.1.2)
 	EncodeStateid(e, got)
 	e.Uint32(1)
-	encodeNetloc(e, at, byRDMA)
+	encodeNetloc(e, at)
 	return nfs.OK
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
 // CopyPartners are the servers from which this server copies files, and that may read files of this
@@ -35,7 +36,7 @@ type CopyPartners interface {
 // CopySource is a file of another server.
 type CopySource struct {
 	At      netip.AddrPort
-	RDMA    bool       // At is said to be a port of RDMA
+	RDMA    bool       // the client came by RDMA, or says that At is a port of RDMA
 	From    netip.Addr // own address to which the client has sent the COPY; the source has it from COPY_NOTIFY
 	Handle  []byte
 	Stateid state.Stateid
@@ -147,7 +148,7 @@ func (k *compound) copyRemote(t *transfer, at netip.AddrPort, byRDMA, synchronou
 	c := &copying{to: k.cur, transfer: *t, verf: k.cur.x.FS.Verifier(), writes: *k.who(&k.cur)}
 	c.writes.Groups = slices.Clone(c.writes.Groups)
 	c.remote = &CopySource{
-		At: at, RDMA: byRDMA, From: k.c.Peer.Local.Addr().Unmap(), Handle: slices.Clone(k.saved.foreign), Stateid: t.source,
+		At: at, RDMA: byRDMA || k.c.Peer.Transport == rpc.TransportRDMA, From: k.c.Peer.Local.Addr().Unmap(), Handle: slices.Clone(k.saved.foreign), Stateid: t.source,
 		UID: c.writes.UID, GID: c.writes.GID, Groups: c.writes.Groups,
 	}
 	o, st := k.offload(c)

@@ -88,7 +88,7 @@ func TestCopyNotify(t *testing.T) {
 	x.do(op(OpPutFH, fh), op(OpCopyNotify, id, good), op(OpOffloadCancel, state.Current)).ends(nfs.OK)
 	grantedAt(good, rpc.TransportTCP, "tcp 10.0.0.9.8.2")
 	grantedAt(address("rdma", partner+".78.81"), rpc.TransportTCP, "tcp 10.0.0.9.8.2")
-	grantedAt(address("rdma", partner+".78.81"), rpc.TransportRDMA, "rdma 10.0.0.9.8.2")
+	grantedAt(address("rdma", partner+".78.81"), rpc.TransportRDMA, "tcp 10.0.0.9.8.1")
 	cid := granted()
 
 	r.peer, r.uid = reader, 5 // a user who may not read

@@ -82,16 +82,20 @@ func (p partners) port(at netip.AddrPort) netip.AddrPort {
 	return at
 }
 
-// dialRDMA connects by RDMA, if the client says that the source has it there, and the address that
+// dialRDMA connects by RDMA, if the client came by RDMA, and the address that
 // the source knows this server by is one of an RDMA device. It returns nil if that fails: the source
 // is then read by TCP.
 func (p partners) dialRDMA(ctx context.Context, s *nfs4.CopySource) rpc.Client {
-	if !s.RDMA || p.rdma == nil || !p.Connects(s.At) {
+	at := s.At
+	if at.Port() == config.TCPPort {
+		at = netip.AddrPortFrom(at.Addr(), config.RDMAPort)
+	}
+	if !s.RDMA || p.rdma == nil || !p.Connects(at) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, sourceConnectsRDMA)
 	defer cancel()
-	t, err := p.rdma(ctx, s.From, s.At)
+	t, err := p.rdma(ctx, s.From, at)
 	if err != nil {
 		return nil
 	}
