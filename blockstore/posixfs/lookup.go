@@ -1,6 +1,8 @@
 package posixfs
 
 import (
+	"unsafe"
+
 	"github.com/rstored/rstored/blockstore"
 	"golang.org/x/sys/unix"
 )
@@ -132,12 +134,15 @@ func (f *FS) identNow(dir int, name string) (id ident, mount uint64, err error) 
 	if f.inMemory {
 		return kernelIdent(dir, name)
 	}
-	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: confine | resolveCached,
-	})
-	if err != nil {
-		return id, 0, err
+	var path [blockstore.NameMax + 1]byte // unix.Openat2 allocates one, and CheckName has seen name
+	copy(path[:], name)
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: confine | resolveCached}
+	r, _, e := unix.Syscall6(unix.SYS_OPENAT2, uintptr(dir), uintptr(unsafe.Pointer(&path)), uintptr(unsafe.Pointer(&how)),
+		unsafe.Sizeof(how), 0, 0)
+	if e != 0 {
+		return id, 0, e
 	}
+	fd := int(r)
 	defer unix.Close(fd)
 	return kernelIdent(fd, "")
 }
