@@ -1,6 +1,8 @@
 package nfs3
 
 import (
+	"unsafe"
+
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -18,13 +20,16 @@ func lookup(o *op) rpc.Status {
 	if !o.mayBlock && o.c.Peer.Transport != rpc.TransportRDMA {
 		return rpc.Again // nobody reads the TCP connection in the meantime
 	}
-	fh, name := dirOp(&o.c.Args)
+	fh := DecodeHandle(&o.c.Args)
+	b := o.c.Args.Opaque(NameLimit)
 	dir, st := o.resolve(fh)
+	if !o.mayBlock && o.x != nil {
+		// The name is not copied: nobody retains it, and a worker that begins again makes a copy.
+		return o.lookupNow(&dir, unsafe.String(unsafe.SliceData(b), len(b)), st)
+	}
+	name := string(b)
 	if st == nfs.OK {
 		st = checkName(name)
-	}
-	if !o.mayBlock && o.x != nil {
-		return o.lookupNow(&dir, name, st)
 	}
 	if st != nfs.OK {
 		return o.failPost(st, &dir)
@@ -47,7 +52,7 @@ func lookup(o *op) rpc.Status {
 // lookupNow is lookup on a loop.
 func (o *op) lookupNow(dir *blockstore.Handle, name string, st nfs.Status) rpc.Status {
 	x, ok := o.x.FS.(blockstore.NowaitLookup)
-	if !ok || st != nfs.OK || o.s.Exports.Below(o.x, dir, name) != nil {
+	if !ok || st != nfs.OK || checkName(name) != nfs.OK || o.s.Exports.Below(o.x, dir, name) != nil {
 		return rpc.Again
 	}
 	h, a, dirAttr, err := x.LookupNowait(&o.cred, *dir, name)
