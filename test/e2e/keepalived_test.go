@@ -272,9 +272,10 @@ func TestHAScript(t *testing.T) {
 	for name, content := range map[string]string{
 		"start": "#!/bin/sh\necho start >>" + at("did") + "\necho $$ >" + at("pid") +
 			"\n[ -e " + at("free") + " ] || exec sleep 30\n",
-		"stop": "#!/bin/sh\necho stop >>" + at("did") +
+		"kill": "#!/bin/sh\necho kill >>" + at("did") + "\nrm -f " + at("hangs") + "\n",
+		"stop": "#!/bin/sh\necho stop >>" + at("did") + "\n[ ! -e " + at("hangs") + " ] || exec sleep 30" +
 			"\n[ ! -e " + at("pid") + " ] || kill $(cat " + at("pid") + ")\nexit 0\n",
-		"default": fmt.Sprintf("START=%[1]s/start\nSTOP=%[1]s/stop\nKILL=true\nSTATUS=false\nMARK=%[1]s/mark\n"+
+		"default": fmt.Sprintf("START=%[1]s/start\nSTOP=%[1]s/stop\nKILL=%[1]s/kill\nSTATUS=false\nMARK=%[1]s/mark\n"+
 			"STANDBY=%[1]s/standby\n", dir),
 		"standby": "#!/bin/sh\necho standby >>" + at("did") + "\n",
 	} {
@@ -329,6 +330,15 @@ func TestHAScript(t *testing.T) {
 	}
 	if did := strings.Fields(read(at("did"))); did[len(did)-1] != "stop" {
 		t.Errorf("done by the check of a daemon that has ended: %q", did)
+	}
+	// A daemon that hangs does not stop by itself.
+	if err := os.WriteFile(at("hangs"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	_ = notify("BACKUP").Wait()
+	if took := time.Since(began); took > 20*time.Second || !strings.Contains(read(at("did")), "stop\nkill\nstop\n") {
+		t.Errorf("a daemon that hangs was stopped after %v by %q", took, read(at("did")))
 	}
 	if err := notify("FAULT").Wait(); err != nil {
 		t.Error(err)
