@@ -48,8 +48,8 @@ type standby struct {
 	mu        sync.Mutex
 	takes     *failover.Listener // nil: nobody can hand over to this node
 	noSocket  bool
-	stop      func() // of the control socket
-	stopAwait func()
+	stop      func()                 // of the control socket
+	stopAwait func()                 // ends await
 	ops       map[string]*ops.Server // by address
 }
 
