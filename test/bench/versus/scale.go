@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -36,6 +37,7 @@ type reading struct {
 	Memory float64 `json:"server_memory,omitempty"`
 	Idle   float64 `json:"memory_of_idle_connection,omitempty"`
 	Busy   float64 `json:"memory_of_connection,omitempty"`
+	Cores  float64 `json:"server_cores,omitempty"` // that the server kept busy
 }
 
 // grown is a point that was measured, once in each round.
@@ -69,6 +71,7 @@ type scaling map[string]*partRun
 type part struct {
 	name, title, about string
 	axis               string // what X is
+	needs              int    // processors
 	points             []point
 	columns            []column
 	run                func(ctx context.Context, m *scaler, p point) (reading, error)
@@ -104,6 +107,7 @@ const (
 	opReadCut   = "READ, cut by the kernel"
 	opRead4K    = "READ 4 KiB"
 	opRead64K   = "READ 64 KiB"
+	opRead1M    = "NFS READ 1 MiB"
 	opList      = "READDIRPLUS"
 	opLookup    = "LOOKUP"
 	opCreate    = "CREATE and REMOVE"
@@ -207,6 +211,21 @@ func parts() []part {
 			},
 			run: directoriesOf,
 		},
+		{
+			name: "cores", title: "Processors", axis: "clients",
+			about: "A server with a processor for each shard, and as many clients on two other processors each: RDMA WRITE " +
+				"and READ of 1 MiB by `rstorectl perf` with four queue pairs, random READs of NFS version 3 by a process " +
+				"with four connections of 8 calls each.",
+			needs: shardsMost * (1 + clientCores),
+			points: slices.DeleteFunc(grid([]string{opWrite, opRead, opRead1M, opRead4K}, []int{1, 2, shardsMost},
+				[]int{1, 2, shardsMost}),
+				func(p point) bool { return p.X != p.Shards }),
+			columns: []column{
+				plain(opsPer), gbs, server,
+				{title: "busy processors of the server", scale: 1, of: func(r *reading) float64 { return r.Cores }},
+			},
+			run: coresOf,
+		},
 	}
 }
 
@@ -235,6 +254,10 @@ func measureScaling(ctx context.Context, o *options, s *servers) (scaling, error
 	m := &scaler{servers: s, took: o.took, iters: make(map[point]int)}
 	measured := make(scaling)
 	for _, p := range ps {
+		if runtime.NumCPU() < p.needs {
+			fmt.Fprintf(os.Stderr, "%s is left out: it needs %d processors\n", p.name, p.needs)
+			continue
+		}
 		r := &partRun{Rounds: o.rounds, Seconds: o.took.Seconds()}
 		measured[p.name] = r
 		for _, x := range p.points {
