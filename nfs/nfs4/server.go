@@ -23,6 +23,9 @@ type Config struct {
 	// Identity for one server. So two machines must have different ones: otherwise a client could use
 	// sessions and client IDs of one machine at the other (trunking, RFC 8881 section 2.10.5).
 	Identity []byte
+	// Scope is in the place of Identity in server_scope: servers of one cluster, with the same file
+	// handles, have the same. nil: Identity.
+	Scope []byte
 	// Boot is different for each start of the server: it is a part of client IDs, session IDs and
 	// stateids, and tells a client that the server has restarted. Locks is the table of byte-range
 	// locks, which NLM of version 3 may share. See state.Config.
@@ -42,6 +45,8 @@ type Config struct {
 	// no grace period. Journal records the list for the next start; see state.Config.
 	Known   []string
 	Journal state.Journal
+	// Cluster is the grace period of several servers; nil: this one is alone. See state.Config.
+	Cluster state.Cluster
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
 	// of the same table; nil means never.
 	OthersReclaim func() bool
@@ -79,7 +84,8 @@ type Server struct {
 	cfg      Config // with the defaults of New filled in
 	denials  denials
 	state    *state.Server
-	identity string // server_owner4 and server_scope
+	identity string // server_owner4
+	scope    string // server_scope
 	tree     treeCache
 	pool     sync.Pool // of *compound
 
@@ -139,8 +145,10 @@ func New(cfg Config) *Server {
 	if cfg.Grace <= 0 {
 		cfg.Grace = cfg.Lease
 	}
-	sum := sha256.Sum256(append([]byte("rstored NFSv4 server identity\x00"), cfg.Identity...))
-	s := &Server{cfg: cfg, identity: "rstored-" + hex.EncodeToString(sum[:16])}
+	if cfg.Scope == nil {
+		cfg.Scope = cfg.Identity
+	}
+	s := &Server{cfg: cfg, identity: identify(cfg.Identity), scope: identify(cfg.Scope)}
 	if len(cfg.Known) > 0 {
 		cfg.Logger.Info("clients of version 4 may reclaim what they had", "clients", len(cfg.Known), "for",
 			cfg.Grace.String())
@@ -148,7 +156,7 @@ func New(cfg Config) *Server {
 	limits := cfg.Limits
 	limits.Boot, limits.Lease, limits.Locks = cfg.Boot, cfg.Lease, cfg.Locks
 	limits.Known, limits.GraceUntil, limits.Journal = cfg.Known, cfg.Now().Add(cfg.Grace), cfg.Journal
-	limits.OthersReclaim = cfg.OthersReclaim
+	limits.OthersReclaim, limits.Cluster = cfg.OthersReclaim, cfg.Cluster
 	limits.Recall, limits.Unpin, limits.Changed, limits.Denied = s.recall, s.unpin, s.changed, s.denied
 	s.lockWaits.wake = make(chan struct{}, 1)
 	if limits.Locks == nil {
@@ -163,6 +171,12 @@ func New(cfg Config) *Server {
 	s.offloads.init()
 	s.pool.New = func() any { return &compound{s: s} }
 	return s
+}
+
+// identify is what clients see of an identity.
+func identify(b []byte) string {
+	sum := sha256.Sum256(append([]byte("rstored NFSv4 server identity\x00"), b...))
+	return "rstored-" + hex.EncodeToString(sum[:16])
 }
 
 // servesMinor reports whether a minor version is served. For others the Linux client gets

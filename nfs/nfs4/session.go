@@ -115,7 +115,7 @@ func exchangeID(k *compound) nfs.Status {
 	encodeProtection(e, got.Protected)
 	e.Uint64(0) // so_minor_id
 	e.String(k.s.identity)
-	e.String(k.s.identity) // scope
+	e.String(k.s.scope)
 	e.Uint32(1)
 	e.String(implDomain)
 	e.String(implName)

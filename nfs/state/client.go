@@ -38,7 +38,8 @@ type Client struct {
 	confirmed atomic.Bool
 	renewed   atomic.Int64 // nanoseconds of the Unix time
 	account   *account     // of the host that it came from first
-	known     bool         // the journal had it at the start: it may have something to reclaim
+	known     bool         // it may have something to reclaim: a journal had it. Guarded by mu
+	came      time.Time    // when the record was made
 	listed    atomic.Bool  // the journal has it: it may reclaim after a restart
 
 	anyRevoked atomic.Bool // revoked > 0
@@ -205,7 +206,7 @@ func (s *Server) record(
 	if !c.enterAccount(from.Host, noExport) {
 		return nil
 	}
-	c.known = s.grace.known[c.owner]
+	c.known, c.came = (*s.grace.known.Load())[c.owner], now
 	c.create.Status = nfs.ErrSeqMisordered
 	c.bound.Store(&binding{from.Identity, []netip.Addr{from.Host}})
 	c.renew(now)

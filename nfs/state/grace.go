@@ -37,9 +37,9 @@ import (
 
 // grace is the period and the list.
 type grace struct {
-	on    atomic.Bool     // the period may last; never true again
-	until time.Time       // the latest end
-	known map[string]bool // clients that may reclaim; never changed, so read without a lock
+	on    atomic.Bool                     // the period may last; never true again
+	until time.Time                       // the latest end
+	known atomic.Pointer[map[string]bool] // clients that may reclaim; the map never changes
 
 	// frozen is read-locked by whoever may write the journal, and taken before mu. Server.Freeze
 	// locks it for writing.
@@ -51,20 +51,28 @@ type grace struct {
 	mu      sync.Mutex
 	waiting map[string]bool    // those of known that have not sent RECLAIM_COMPLETE
 	list    map[string]*Client // the clients in the journal; nil: the client has no state since this start
+	cluster Cluster            // nil: the period is of this server alone
 	journal Journal            // nil: nothing is written, and no client may reclaim after the next start
 }
 
-// init fills the list from Config.Known. The keys of the maps are owner strings with the identity
+// init fills the list from Config.Known. In a cluster the records of these clients are of an earlier
+// epoch, and the list of the new one begins empty. The keys of the maps are owner strings with the identity
 // in front, see Identity.known: a client that comes back over TLS as somebody else reclaims
 // nothing.
 func (g *grace) init(cfg *Config) {
 	g.journal = cfg.Journal
 	g.until = cfg.GraceUntil
-	g.known, g.waiting, g.list = make(map[string]bool), make(map[string]bool), make(map[string]*Client)
+	g.cluster = cfg.Cluster
+	known := make(map[string]bool)
+	g.waiting, g.list = make(map[string]bool), make(map[string]*Client)
 	for _, owner := range cfg.Known {
-		g.known[owner], g.waiting[owner], g.list[owner] = true, true, nil
+		known[owner], g.waiting[owner] = true, true
+		if g.cluster == nil {
+			g.list[owner] = nil
+		}
 	}
-	g.on.Store(len(g.known) > 0)
+	g.known.Store(&known)
+	g.on.Store(len(known) > 0 || g.cluster != nil)
 }
 
 // add and remove change the list, on stable storage first. After an error of the journal the list
@@ -94,8 +102,13 @@ func (g *grace) remove(owners ...string) error {
 // Grace reports whether the grace period lasts, in which nobody gets new state. The first call
 // after the time of the period ends it: Grace then removes from the journal the clients that did
 // not come back. So it may write to disk. Callers that must not wait use GracePending.
+//
+// In a cluster the period ends when the cluster says so, see Recovered.
 func (s *Server) Grace(now time.Time) bool {
 	g := &s.grace
+	if g.cluster != nil {
+		return g.cluster.Grace()
+	}
 	if !g.on.Load() {
 		return false
 	}
@@ -108,9 +121,16 @@ func (s *Server) Grace(now time.Time) bool {
 	if !g.on.Load() {
 		return false
 	}
-	if now.Before(g.until) && len(g.waiting) > 0 {
+	if now.Before(g.until) && len(g.waiting) > 0 || g.expire() != nil {
 		return true
 	}
+	g.on.Store(false)
+	return false
+}
+
+// expire removes from the list the clients that have not come back, and those that have not reclaimed
+// all. Call with mu held, and frozen read-locked.
+func (g *grace) expire() error {
 	var gone []string
 	var partly []*Client
 	for owner, c := range g.list {
@@ -121,14 +141,13 @@ func (s *Server) Grace(now time.Time) bool {
 			gone, partly = append(gone, owner), append(partly, c)
 		}
 	}
-	if g.remove(gone...) != nil {
-		return true // after a restart they could reclaim what somebody else gets now
+	if err := g.remove(gone...); err != nil {
+		return err // after a restart they could reclaim what somebody else gets now
 	}
 	for _, c := range partly {
 		c.listed.Store(false)
 	}
-	g.on.Store(false)
-	return false
+	return nil
 }
 
 // othersReclaim reports whether clients of another protocol may be reclaiming locks: NLM has a
@@ -138,7 +157,12 @@ func (s *Server) othersReclaim() bool { return s.cfg.OthersReclaim != nil && s.c
 
 // GracePending reports whether a grace period may last. Unlike Grace it never writes to the
 // journal.
-func (s *Server) GracePending() bool { return s.grace.on.Load() }
+func (s *Server) GracePending() bool {
+	if g := &s.grace; g.cluster != nil {
+		return g.cluster.Grace()
+	}
+	return s.grace.on.Load()
+}
 
 // reclaimed notes RECLAIM_COMPLETE of a client (RFC 8881 section 18.51.3). When the last client
 // that the period waits for sends it, the next call of Grace ends the period before its time.

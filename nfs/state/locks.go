@@ -176,6 +176,9 @@ func (c *Client) Lock(now time.Time, a *Lock) (Stateid, *Denied, nfs.Status) {
 	}
 	for {
 		id, holder, st := c.lock(a, end)
+		if st == nfs.ErrDenied && a.Reclaim && c.s.cfg.Cluster != nil {
+			return id, nil, nfs.ErrJukebox // the lost server's lock may not be released yet
+		}
 		if st == nfs.ErrDenied && a.Reclaim {
 			return id, nil, nfs.ErrReclaimConflict
 		}

@@ -122,12 +122,14 @@ func (c *Client) Open(now time.Time, a *Open) (Opened, nfs.Status) {
 // sent RECLAIM_COMPLETE, even after the grace period (RFC 8881 section 18.51.3).
 func (c *Client) admit(now time.Time, reclaim bool) nfs.Status {
 	c.mu.Lock()
-	dead, complete := c.dead, c.complete
+	dead, complete, known := c.dead, c.complete, c.known
 	c.mu.Unlock()
 	switch {
 	case dead:
 		return nfs.ErrExpired
-	case reclaim && (complete || !c.known || !c.s.Grace(now)):
+	case reclaim && !complete && !known && c.s.cfg.Cluster != nil && c.s.cfg.Cluster.Undecided(c.came):
+		return nfs.ErrJukebox // its server may be lost, and its records not be here yet
+	case reclaim && (complete || !known || !c.s.Grace(now)):
 		return nfs.ErrNoGrace
 	case !reclaim && (!complete && c.v40 == nil || c.s.Grace(now)):
 		return nfs.ErrGrace

@@ -245,7 +245,7 @@ func (s *Server) saved(now time.Time) *savedServer {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	x.Grace = savedGrace{
-		On: g.on.Load(), Until: g.until, Known: slices.Collect(maps.Keys(g.known)),
+		On: g.on.Load(), Until: g.until, Known: slices.Collect(maps.Keys(*g.known.Load())),
 		Waiting: slices.Collect(maps.Keys(g.waiting)), List: slices.Collect(maps.Keys(g.list)),
 	}
 	return x

@@ -38,6 +38,8 @@ type Config struct {
 	// Journal stores the list of clients that may reclaim their state after the next start. One
 	// goroutine at a time calls it. nil: no client may reclaim.
 	Journal Journal
+	// Cluster is the grace period that several servers share; nil: this server is alone.
+	Cluster Cluster
 	// Clients bounds the client records, Sessions the sessions of one client, States the opens, lock
 	// stateids, delegations and copies of one client. Above a limit a new client, session, open or
 	// lock gets DELAY (SETCLIENTID: RESOURCE), and the client tries again later.
@@ -95,6 +97,16 @@ type Journal interface {
 	Add(owner string) error
 	// Remove removes all of the owners, or after an error none.
 	Remove(owners ...string) error
+}
+
+// Cluster is the grace period of several servers in front of one file system. Clients of any of them
+// may reclaim during it, and none of them grants anything new. Its methods must not wait.
+type Cluster interface {
+	// Grace reports whether the period lasts.
+	Grace() bool
+	// Undecided reports whether a client that came at a time, and is not known, may become known by
+	// BeginReclaim: its server may be lost.
+	Undecided(since time.Time) bool
 }
 
 // Defaults and bounds of counts; Config.Memory and Config.ClientMemory bound the bytes. With the

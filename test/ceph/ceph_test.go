@@ -22,6 +22,7 @@ type gateway struct {
 	programs string
 	address  string
 	dir      string
+	args     []string
 	log      bytes.Buffer
 	cmd      *exec.Cmd
 }
@@ -42,9 +43,9 @@ func cluster(t *testing.T) (programs string) {
 	return dir
 }
 
-func start(t *testing.T, programs, address string) *gateway {
+func start(t *testing.T, programs, address string, args ...string) *gateway {
 	t.Helper()
-	g := &gateway{t: t, programs: programs, address: address, dir: t.TempDir()}
+	g := &gateway{t: t, programs: programs, address: address, dir: t.TempDir(), args: args}
 	t.Cleanup(func() {
 		// The MDS waits for a client that was killed, and the next test would, too.
 		if g.cmd.ProcessState == nil {
@@ -63,9 +64,9 @@ func start(t *testing.T, programs, address string) *gateway {
 func (g *gateway) run() {
 	g.t.Helper()
 	control := filepath.Join(g.dir, "control")
-	g.cmd = exec.Command(filepath.Join(g.programs, "rstored"), "--export", "ceph:fs/ *(rw,no_root_squash)", "--state-dir",
-		filepath.Join(g.dir, "state"), "--rdma-listen", g.address+":20049", "--tcp-listen", g.address+":2049",
-		"--control", control, "--lease-time", "20s", "--grace-time", "20s")
+	g.cmd = exec.Command(filepath.Join(g.programs, "rstored"), append([]string{"--export", "ceph:fs/ *(rw,no_root_squash)", "--state-dir",
+		filepath.Join(g.dir, "state"), "--rdma-listen", g.address + ":20049", "--tcp-listen", g.address + ":2049",
+		"--control", control, "--lease-time", "20s", "--grace-time", "20s"}, g.args...)...)
 	g.cmd.Stdout, g.cmd.Stderr = &g.log, &g.log
 	if err := g.cmd.Start(); err != nil {
 		g.t.Fatal(err)

@@ -115,6 +115,10 @@ type Config struct {
 	// PromoteAddress or PromoteManual.
 	HAListen  string `mapstructure:"ha_listen" yaml:"ha_listen"`
 	HAPromote string `mapstructure:"ha_promote" yaml:"ha_promote"`
+	// ClusterPool is the pool of RADOS, POOL or POOL/NAMESPACE, by which servers in front of one CephFS
+	// are a cluster; empty: this one is alone. ClusterTimeout is how long a node of it may be silent.
+	ClusterPool    string        `mapstructure:"cluster_pool" yaml:"cluster_pool"`
+	ClusterTimeout time.Duration `mapstructure:"cluster_timeout" yaml:"cluster_timeout"`
 	// StopTimeout bounds the graceful stop.
 	StopTimeout time.Duration `mapstructure:"stop_timeout" yaml:"stop_timeout"`
 	// OpsListen are addresses that answer Prometheus and health checks by HTTP. OpsPprof lets
@@ -187,6 +191,7 @@ func Default() *Config {
 		UTF8:           UTF8Any,
 		ShowMount:      ShowOwn,
 		HAPromote:      PromoteAuto,
+		ClusterTimeout: 10 * time.Second,
 		TLS:            TLS{XprtSec: slices.Clone(xprtsecs)},
 		Perf:           defaultPerf(),
 

@@ -163,6 +163,15 @@ var settings = []Setting{
 		"`auto`: a node that waits takes the lease as soon as that is free. `address`: only while its host has an address "+
 			"of `rdma_listen` or `tcp_listen`. `manual`: only after `rstorectl ha promote`. In each of these modes the node "+
 			"takes the lease, too, when the other node hands over"),
+	row("cluster_pool", atStart, "ceph.md#a-cluster-of-servers",
+		"be a node of the cluster of servers that uses `POOL` or POOL/NAMESPACE of RADOS",
+		"the pool of RADOS, `POOL` or `POOL/NAMESPACE`, by which servers in front of one CephFS are a cluster: they "+
+			"share file handles, changes of exports, and the grace period. `ha_node` is the name of the node. Needs a "+
+			"program that is built with the tag `cephfs`"),
+	row("cluster_timeout", atStart, "ceph.md#a-cluster-of-servers",
+		"how long a node of the cluster may be silent before its clients can reclaim at others, a `DURATION`",
+		"how long a node of the cluster may be silent before its clients can reclaim at other nodes: `2s` to `5m`, the "+
+			"same on all nodes"),
 	row("nfs_versions", atStart, "",
 		"serve NFS `VERSION`s 3, 4.0, 4.1, 4.2; repeatable",
 		"versions of NFS to serve. The lock manager and MOUNT belong to version 3. `4.0` without quotation "+

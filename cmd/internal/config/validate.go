@@ -17,7 +17,10 @@ import (
 const (
 	minHALease = time.Second
 	maxHALease = time.Minute
-	maxHANode  = 64
+	// A shorter timeout would count nodes as lost whose storage is busy.
+	minClusterTimeout = 2 * time.Second
+	maxClusterTimeout = 5 * time.Minute
+	maxHANode         = 64
 )
 
 // Validate checks everything that can be checked without starting, and brings exports into their
@@ -134,6 +137,12 @@ func (c *Config) Validate() error {
 	}
 	if len(c.HANode) > maxHANode {
 		addf("ha_node: a name of %d bytes is too long: at most %d", len(c.HANode), maxHANode)
+	}
+	if c.ClusterPool != "" && (c.HALease != 0 || strings.HasPrefix(c.ClusterPool, "/")) {
+		addf("cluster_pool: %q is not POOL or POOL/NAMESPACE, or ha_lease is set, too", c.ClusterPool)
+	}
+	if c.ClusterTimeout < minClusterTimeout || c.ClusterTimeout > maxClusterTimeout {
+		addf("cluster_timeout: %v is not within %v to %v", c.ClusterTimeout, minClusterTimeout, maxClusterTimeout)
 	}
 	if c.HAListen != "" {
 		if host, _, err := net.SplitHostPort(c.HAListen); err != nil || host == "" {

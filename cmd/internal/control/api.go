@@ -328,6 +328,7 @@ type Backend interface {
 	ChangeBackend
 	SupportBackend
 	HABackend
+	ClusterBackend
 	Clients() []Client
 	QPs() []QP
 	Stats() Stats

@@ -84,6 +84,9 @@ func (s *Server) routes() http.Handler {
 	} {
 		mux.HandleFunc(pattern, h)
 	}
+	for pattern, h := range clusterRoutes(b) {
+		mux.HandleFunc(pattern, h)
+	}
 	for pattern, h := range haRoutes(b) {
 		mux.HandleFunc(pattern, h)
 	}

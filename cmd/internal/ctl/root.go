@@ -77,6 +77,7 @@ server by URL (ls, cat, cp, put, get, ...), and mounts it (mount, umount, mounts
 	for _, c := range []*cobra.Command{
 		t.export(), t.exportfs(), t.snapshot(), t.port(), t.pkey(), t.device(), t.plan(), t.applyFile(), t.rollback(),
 		t.history(), t.drift(), t.status(), t.clients(), t.client(), t.sessions(), t.locks(), t.grace(), t.ha(), t.failover(),
+		t.cluster(),
 		t.qp(), t.stats(), t.top(), t.slow(), t.trace(), t.ops(), t.doctor(), t.supportBundle(), t.perf(), t.capture(),
 		t.reload(), t.upgrade(), t.idmap(), t.importFiles(), t.logLevel(),
 	} {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/audit"
+	"github.com/rstored/rstored/cmd/internal/cluster"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/counters"
@@ -14,6 +15,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/otlp"
 	"github.com/rstored/rstored/cmd/internal/ports"
 	"github.com/rstored/rstored/cmd/internal/postmortem"
+	"github.com/rstored/rstored/cmd/internal/rados"
 	"github.com/rstored/rstored/cmd/internal/reconcile"
 	"github.com/rstored/rstored/cmd/internal/service"
 	"github.com/rstored/rstored/cmd/internal/sockets"
@@ -27,6 +29,9 @@ type Daemon struct {
 	cfg   atomic.Pointer[config.Config]
 	log   *telemetry.Log
 	state *state.Store
+	// cluster is what this server shares with others, by rados; nil: it is alone.
+	cluster *cluster.Cluster
+	rados   *rados.Client
 	ownership
 	observers
 	*service.Service

@@ -96,6 +96,10 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		return nil, err
 	}
 	d.listener = sock
+	if err := d.joinCluster(cfg); err != nil {
+		_ = sock.Close()
+		return nil, err
+	}
 	d.control = control.NewServer(d, access, log.Library("control"), d.auditAction)
 	if err := d.makeComponents(load, opener, noUmask, from, other); err != nil {
 		return nil, err
@@ -132,6 +136,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		}
 	}
 	d.ports.Started()
+	d.followCluster()
 	d.mu.Lock()
 	d.mounts = desired.WatchMounts(d.mountsChanged)
 	d.mu.Unlock()
@@ -172,7 +177,7 @@ func (d *Daemon) makeComponents(load func() (*config.Config, error), opener *dev
 	cfg, fds := d.cfg.Load(), posixfs.Descriptors()
 	d.Service, err = service.New(service.Config{
 		Settings: d.cfg.Load, State: d.state, Files: posixfs.NewFiles(fds), NoUmask: noUmask, Log: d.log,
-		Audit: d.audit.Slog(), MayAct: d.mayAct, From: cmp.Or(other, from), OtherNode: other != nil,
+		Audit: d.audit.Slog(), MayAct: d.mayAct, Cluster: d.cluster, From: cmp.Or(other, from), OtherNode: other != nil,
 		Callers: func() map[rpc.Peer]rpc.Caller { return d.ports.Callers() }, Lost: d.leaseLost,
 		DialRDMA: func(ctx context.Context, local netip.Addr, to netip.AddrPort) (rpc.Client, error) {
 			dev := d.devices.Find(local)

@@ -51,7 +51,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 		d.log.Warn("not everything ended in time; stopping all the same")
 		return d.closeControl()
 	}
-	err = errors.Join(err, d.ExportSet.Close(), d.closeControl(), d.state.Close())
+	err = errors.Join(err, d.closeExports(ctx), d.closeControl(), d.state.Close())
 	if err == nil {
 		d.ports.FreeMemory()
 	}
@@ -83,6 +83,9 @@ func (d *Daemon) release() {
 	if d.Service != nil {
 		d.Service.Close()
 		_ = d.ExportSet.Close()
+	}
+	if d.cluster != nil {
+		d.cluster.Close()
 	}
 	if d.state != nil {
 		_ = d.state.Close()

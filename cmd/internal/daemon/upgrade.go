@@ -46,6 +46,10 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 	if d.isReplaced() {
 		return control.Upgraded{}, errReplaced
 	}
+	if d.cluster != nil {
+		return control.Upgraded{}, errors.New("a node of a cluster is not upgraded live: restart it, and its clients " +
+			"reclaim")
+	}
 	named := path != "" && path != d.exe
 	path = cmp.Or(path, d.exe)
 	for _, e := range d.Exports() {

@@ -53,8 +53,8 @@ type Config struct {
 	XprtSec func() []string
 	// From is the old process of an upgrade, whose stores continue here, or nil.
 	From *upgrade.Predecessor
-	// Node is different for each server of a cluster of storage, and stays over restarts.
-	Node string
+	// Session names the session of an export at the MDS of a CephFS. It is called before each mount.
+	Session func(filesystem string, export uint32) (string, error)
 	// Lease is how long a client of version 4 may be silent.
 	Lease time.Duration
 	// Lost is called when a store can do nothing any more, because its cluster has ended it.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -55,8 +54,12 @@ func (s *Set) openStore(e *config.Export, id uint32) (blockstore.FS, error) {
 	case config.TypeCeph:
 		s.awaitClosed(id, closeWait)
 		name, dir, _ := strings.Cut(e.Path, "/")
+		session, err := s.Session(name, id)
+		if err != nil {
+			return nil, err
+		}
 		return cephfs.Open(cephfs.Options{
-			Filesystem: name, Root: "/" + dir, Session: s.Node + "/" + strconv.FormatUint(uint64(id), 10),
+			Filesystem: name, Root: "/" + dir, Session: session,
 			// Two leases, and a little for the server: a client that goes on writing keeps a recalled
 			// delegation so long (state.FreeLease).
 			Delegations: 2*s.Lease + 5*time.Second, Lost: s.Lost,

@@ -84,6 +84,7 @@ var law = []struct {
 	// a client as any other
 	{dir: "deploy/csi", allow: []string{"deploy/csi/...", "nfs", "nfs/client", "nfs/dial", "blockstore"}, unix: true},
 	{dir: "cmd/internal/lint", allow: []string{"cmd/..."}},
+	{dir: "cmd/internal/cluster", allow: []string{"cmd/internal/config", "cmd/internal/grace", "cmd/internal/rados"}},
 	{dir: "cmd/internal/grace"},
 	{dir: "cmd/internal/rados"},
 	{dir: "cmd/internal/capture", allow: []string{"rdma", "rdma/link", "rdma/link/pcap", "rdma/link/udp", "rdma/wire"}},
@@ -129,8 +130,8 @@ var law = []struct {
 		"cmd/internal/ports", "cmd/internal/service", "cmd/internal/state", "cmd/internal/telemetry",
 	}},
 	{dir: "cmd/internal/service", allow: []string{
-		"blockstore", "blockstore/posixfs", "cmd/internal/config", "cmd/internal/control", "cmd/internal/counters",
-		"cmd/internal/exports", "cmd/internal/measure", "cmd/internal/names", "cmd/internal/state",
+		"blockstore", "blockstore/posixfs", "cmd/internal/cluster", "cmd/internal/config", "cmd/internal/control",
+		"cmd/internal/counters", "cmd/internal/exports", "cmd/internal/measure", "cmd/internal/names", "cmd/internal/state",
 		"cmd/internal/telemetry", "cmd/internal/upgrade", "nfs/...", "rpcrdma/gss", "rpcrdma/rpc", "rpcrdma/tcp",
 		"rpcrdma/udp", "rpcrdma/xdr",
 	}},

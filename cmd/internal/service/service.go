@@ -2,8 +2,6 @@ package service
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -19,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/blockstore/posixfs"
+	"github.com/rstored/rstored/cmd/internal/cluster"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/exports"
 	"github.com/rstored/rstored/cmd/internal/measure"
@@ -56,6 +55,8 @@ type Config struct {
 	DialRDMA func(ctx context.Context, local netip.Addr, to netip.AddrPort) (rpc.Client, error)
 	// Lost ends the process when a cluster of storage has ended what it knew of this server.
 	Lost func(error)
+	// Cluster is what this server shares with others, or nil.
+	Cluster *cluster.Cluster
 	// From is the old process, whose clients continue here, or nil. OtherNode says that it was on
 	// another node: what belongs to its open files is not handed over.
 	From      *upgrade.Predecessor
@@ -158,9 +159,15 @@ func New(c Config) (*Service, error) {
 		OthersReclaim: s.NLM.Grace, CallBack: s.callBack, CopyPartners: partners{c.Settings, c.DialRDMA},
 		Minors: cfg.Minors(), Names: s.IDMap, UTF8: cfg.UTF8 == config.UTF8Strict,
 	}
+	if s.Cluster != nil {
+		s.join(&four, secret)
+	}
 	four.Limits.Memory, four.Limits.ClientMemory = cfg.NFS4MemoryBytes()
 	s.NFS4 = nfs4.New(four)
 	v4.Server = s.NFS4
+	if s.Cluster != nil {
+		s.Cluster.Attach(recovering{s.NFS4.State(), s.NLM})
+	}
 	if !first {
 		thaw := s.freezeCallbacks()
 		c.From.WhenServing(func() { _ = thaw() })
@@ -182,7 +189,7 @@ func New(c Config) (*Service, error) {
 	s.ExportSet = exports.New(exports.Config{
 		State: s.State, Table: s.Table, Recorder: s.Recorder, Files: c.Files, NoUmask: c.NoUmask, Log: c.Log, From: stores,
 		XprtSec: func() []string { return c.Settings().TLS.XprtSec },
-		Removed: s.dropExport, Node: nodeName(secret), Lease: cfg.LeaseTime, Lost: c.Lost,
+		Removed: s.dropExport, Session: s.session(secret), Lease: cfg.LeaseTime, Lost: c.Lost,
 	})
 	s.RPC = rpc.NewServer(rpc.ServerConfig{
 		Programs: s.Programs, Observer: s.Recorder, Paced: s.Table.Limited, Workers: cfg.Workers, Journal: replies,
@@ -206,13 +213,6 @@ func (s *Service) unserved(p *rpc.Peer, prog, vers uint32) {
 		prog == nfs3.MountProgram && vers == nfs3.MountVersion:
 		s.Denied.AddVersion(p, strconv.FormatUint(uint64(vers), 10), clock.Now(), s.Log.Slog("nfs"))
 	}
-}
-
-// nodeName is the name of this server in a cluster of storage. Nodes that share a state directory
-// have one: the node that serves ends what the one before had.
-func nodeName(secret []byte) string {
-	sum := sha256.Sum256(append([]byte("rstored storage client\x00"), secret...))
-	return "rstored-" + hex.EncodeToString(sum[:8])
 }
 
 // mayServe is rpc.ServerConfig.MayServe.

@@ -9,6 +9,9 @@ import (
 // Exports returns the exports added at run time and the pseudo paths of those
 // removed. The slices are the caller's.
 func (s *Store) Exports() (added []config.Export, removed []string) {
+	if s.shared != nil {
+		return s.shared.Exports()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.cur.Exports), slices.Clone(s.cur.RemovedExports)
@@ -17,7 +20,7 @@ func (s *Store) Exports() (added []config.Export, removed []string) {
 // PutExport remembers an export added or changed at run time. It replaces one
 // with the same pseudo path and forgets that it was ever removed.
 func (s *Store) PutExport(e config.Export) error {
-	return s.update(func(c *contents) {
+	return s.updateExports(func(c *contents) {
 		c.RemovedExports = slices.DeleteFunc(c.RemovedExports, func(p string) bool { return p == e.Pseudo })
 		for i := range c.Exports {
 			if c.Exports[i].Pseudo == e.Pseudo {
@@ -32,7 +35,7 @@ func (s *Store) PutExport(e config.Export) error {
 // RemoveExport forgets a run-time export, and remembers the removal if the
 // configuration has one there too.
 func (s *Store) RemoveExport(pseudo string, configured bool) error {
-	return s.update(func(c *contents) {
+	return s.updateExports(func(c *contents) {
 		c.Exports = slices.DeleteFunc(c.Exports, func(e config.Export) bool { return e.Pseudo == pseudo })
 		if configured && !slices.Contains(c.RemovedExports, pseudo) {
 			c.RemovedExports = append(c.RemovedExports, pseudo)
@@ -43,7 +46,7 @@ func (s *Store) RemoveExport(pseudo string, configured bool) error {
 // RevertExports forgets which exports were removed at run time, and unless removedOnly is set also
 // those that were added and changed.
 func (s *Store) RevertExports(removedOnly bool) error {
-	return s.update(func(c *contents) {
+	return s.updateExports(func(c *contents) {
 		c.RemovedExports = nil
 		if !removedOnly {
 			c.Exports = nil

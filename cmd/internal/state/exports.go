@@ -20,6 +20,9 @@ type Filesystem struct {
 // removal: old handles must not open something new.
 func (s *Store) ExportID(e *config.Export) (uint32, error) {
 	key := exportKey(e)
+	if s.shared != nil {
+		return s.shared.Number(key)
+	}
 	s.mu.Lock()
 	id, ok := s.cur.IDs[key]
 	s.mu.Unlock()

@@ -68,6 +68,7 @@ type Store struct {
 	lock    *os.File
 	lease   *lease.Holder // nil unless nodes share the directory
 	journal *Journal
+	shared  Shared // nil: this server is in no cluster
 	// Reached is called at steps of Apply, for tests that end the process there: at "history" the file
 	// is in the history, at "state" it is in force. It is set before the first change.
 	Reached func(point string)
@@ -260,12 +261,15 @@ func (s *Store) SetLockClients(list []nlm.Client) error {
 	return s.update(func(c *contents) { c.LockClients = list })
 }
 
-// Journal is the list of the clients of NFS version 4 with state.
+// Journal is the list of the clients of NFS version 4 with state, unless the server is in a cluster.
 func (s *Store) Journal() *Journal { return s.journal }
 
 // Secret is the key of the handles' authentication codes. It is made at the
 // first call; losing it makes every handle of every client stale.
 func (s *Store) Secret() ([]byte, error) {
+	if s.shared != nil {
+		return s.shared.Secret(), nil
+	}
 	b, err := ReadSecret(s.dir)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return b, err
