@@ -39,6 +39,10 @@ func (f *fake) HA() (HA, error) {
 	}, nil
 }
 func (f *fake) Demote() error { return nil }
+
+func (f *fake) Cluster() (Cluster, error) { return Cluster{}, nil }
+
+func (f *fake) DrainNode(string) error { return nil }
 func (f *fake) Failover(to string) (FailedOver, error) {
 	if to != "b" {
 		return FailedOver{}, errors.New("no standby waits")
