@@ -87,10 +87,16 @@ func TestForgottenData(t *testing.T) {
 	_, err := f.WriteAt([]byte("new data"), 0)
 	must(t, err)
 	n := a.nodes.find(place{a.nodes.root.id, "f"})
-	if !n.w.pending() {
+	n.mu.Lock()
+	w := n.w
+	n.mu.Unlock()
+	if !w.pending() {
 		t.Fatal("the data is sent already")
 	}
-	a.Forget(n.id, n.lookups)
+	a.nodes.mu.RLock()
+	lookups := n.lookups
+	a.nodes.mu.RUnlock()
+	a.Forget(n.id, lookups)
 	if a.nodes.byFile(n.handle) != n {
 		t.Error("a recall does not find the data")
 	}
