@@ -128,7 +128,8 @@ func TestLookupNowait(t *testing.T) {
 		}
 		h := create(t, f, "f", 0o644)
 		root, _ := f.Root()
-		if got, a, d, err := f.LookupNowait(nil, root, "f"); err != nil || got != h || a.Mode != 0o644 || d.FileID == a.FileID {
+		got, a, d, err := f.LookupNowait(nil, root, "f")
+		if err != nil || got != h || a.Mode != 0o644 || d.FileID == a.FileID {
 			t.Errorf("%s: %v %+v %+v %v", what, got, a, d, err)
 		}
 		user := &blockstore.Cred{UID: 4711, GID: 4711}

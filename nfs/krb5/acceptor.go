@@ -124,7 +124,9 @@ func (a *Acceptor) Accept(token []byte, now time.Time) (gss.Established, error) 
 }
 
 // establish chooses the key of the context and makes the answer.
-func (a *Acceptor) establish(req *messages.APReq, auth *types.Authenticator, who, acceptor string) (gss.Established, error) {
+func (a *Acceptor) establish(req *messages.APReq, auth *types.Authenticator, who, acceptor string) (
+	gss.Established, error,
+) {
 	t := &req.Ticket.DecryptedEncPart
 	key := t.Key
 	if len(auth.SubKey.KeyValue) > 0 {

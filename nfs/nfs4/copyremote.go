@@ -148,7 +148,8 @@ func (k *compound) copyRemote(t *transfer, at netip.AddrPort, byRDMA, synchronou
 	c := &copying{to: k.cur, transfer: *t, verf: k.cur.x.FS.Verifier(), writes: *k.who(&k.cur)}
 	c.writes.Groups = slices.Clone(c.writes.Groups)
 	c.remote = &CopySource{
-		At: at, RDMA: byRDMA || k.c.Peer.Transport == rpc.TransportRDMA, From: k.c.Peer.Local.Addr().Unmap(), Handle: slices.Clone(k.saved.foreign), Stateid: t.source,
+		At: at, RDMA: byRDMA || k.c.Peer.Transport == rpc.TransportRDMA, From: k.c.Peer.Local.Addr().Unmap(),
+		Handle: slices.Clone(k.saved.foreign), Stateid: t.source,
 		UID: c.writes.UID, GID: c.writes.GID, Groups: c.writes.Groups,
 	}
 	o, st := k.offload(c)

@@ -64,9 +64,11 @@ func start(t *testing.T, programs, address string, args ...string) *gateway {
 func (g *gateway) run() {
 	g.t.Helper()
 	control := filepath.Join(g.dir, "control")
-	g.cmd = exec.Command(filepath.Join(g.programs, "rstored"), append([]string{"--export", "ceph:fs/ *(rw,no_root_squash)", "--state-dir",
+	g.cmd = exec.Command(filepath.Join(g.programs, "rstored"), append([]string{
+		"--export", "ceph:fs/ *(rw,no_root_squash)", "--state-dir",
 		filepath.Join(g.dir, "state"), "--rdma-listen", g.address + ":20049", "--tcp-listen", g.address + ":2049",
-		"--control", control, "--lease-time", "20s", "--grace-time", "20s"}, g.args...)...)
+		"--control", control, "--lease-time", "20s", "--grace-time", "20s",
+	}, g.args...)...)
 	g.cmd.Stdout, g.cmd.Stderr = &g.log, &g.log
 	if err := g.cmd.Start(); err != nil {
 		g.t.Fatal(err)

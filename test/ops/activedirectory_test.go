@@ -36,7 +36,8 @@ func startDomain(t *testing.T) *domain {
 		"resolv.conf": "nameserver 127.0.0.1\n",
 		"hosts": "127.0.0.1 localhost\n127.0.0.1 dc.ad.test dc\n127.0.0.2 server.ad.test server\n" +
 			"127.0.0.2 fs.ad.test fs\n127.0.0.2 fs2.ad.test fs2\n",
-		"krb5.conf": "[libdefaults]\n default_realm = AD.TEST\n rdns = false\n[realms]\n AD.TEST = {\n  kdc = dc.ad.test\n }\n",
+		"krb5.conf": "[libdefaults]\n default_realm = AD.TEST\n rdns = false\n[realms]\n AD.TEST = {\n" +
+			"  kdc = dc.ad.test\n }\n",
 		"start": `set -e
 mount --make-rprivate /
 for f in resolv.conf hosts krb5.conf; do touch /etc/$f; mount --bind ` + d.dir + `/$f /etc/$f; done
@@ -293,7 +294,8 @@ func TestActiveDirectory(t *testing.T) {
 		d.run("samba-tool user setpassword nfs-server --newpassword=Another.1word")
 		d.login("cc.alice", "alice")
 		got := owner("cc.alice", tcp)
-		if !strings.Contains(got, "permission denied") || !strings.Contains(d.log(), "has key version 3, and the keytab has 2") {
+		const why = "has key version 3, and the keytab has 2"
+		if !strings.Contains(got, "permission denied") || !strings.Contains(d.log(), why) {
 			t.Errorf("%s\nlog:\n%s", got, d.log())
 		}
 		d.run("samba-tool domain exportkeytab server.keytab --principal=nfs/server.ad.test")
@@ -305,8 +307,8 @@ func TestActiveDirectory(t *testing.T) {
 	stop()
 
 	for name, c := range map[string]struct{ join, host string }{
-		"adcli": {"echo " + adAdmin + " | adcli join --domain=ad.test --domain-controller=dc.ad.test --host-fqdn=fs.ad.test " +
-			"--computer-name=FS --service-name=nfs --host-keytab=adcli.keytab -U Administrator --stdin-password", "fs.ad.test"},
+		"adcli": {"echo " + adAdmin + " | adcli join --domain=ad.test --domain-controller=dc.ad.test " +
+			"--host-fqdn=fs.ad.test --computer-name=FS --service-name=nfs --host-keytab=adcli.keytab -U Administrator --stdin-password", "fs.ad.test"},
 		"msktutil": {"echo " + adAdmin + " | kinit -c cc.admin Administrator && KRB5CCNAME=cc.admin msktutil create " +
 			"--server dc.ad.test --computer-name fs2 --hostname fs2.ad.test --service nfs --keytab msktutil.keytab " +
 			"--enctypes 0x18 --no-reverse-lookups", "fs2.ad.test"},

@@ -79,7 +79,9 @@ func TestAgentControl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{": \"${OCF_RESKEY_control=" + systemControl + "}\"", "interface.\" " + systemControl + "\n"} {
+	for _, want := range []string{
+		": \"${OCF_RESKEY_control=" + systemControl + "}\"", "interface.\" " + systemControl + "\n",
+	} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("there is no %q", want)
 		}

@@ -112,13 +112,14 @@ const (
 func (s *standby) await(ctx context.Context) {
 	tick := time.NewTicker(lookTime)
 	defer tick.Stop()
-	for had, has, since := false, onHost(s.moving), 0; ; {
+	for has, since := onHost(s.moving), 0; ; {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
-		had, has = has, onHost(s.moving)
+		had := has
+		has = onHost(s.moving)
 		if since++; has && (!had || s.byAddress() && since%lookTicks == 0) {
 			s.look()
 		}

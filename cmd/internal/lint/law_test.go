@@ -141,7 +141,8 @@ var law = []struct {
 
 // pure are the packages whose code is a function of its inputs: no clock, no
 // IO, no goroutines, nothing whose order is chance.
-var pure = []string{"rdma/wire", "rdma/wq", "rdma/rc", "rdma/ud", "rdma/cm", "rpcrdma/xdr", "nfs/acl",
+var pure = []string{
+	"rdma/wire", "rdma/wq", "rdma/rc", "rdma/ud", "rdma/cm", "rpcrdma/xdr", "nfs/acl",
 	"cmd/internal/grace",
 }
 

@@ -335,8 +335,10 @@ func TestReserve(t *testing.T) {
 	}
 	at := l.Addr().(*net.TCPAddr).AddrPort()
 	_ = l.Close()
-	for _, to := range []netip.AddrPort{at, at, netip.MustParseAddrPort("192.0.2.7:2049"),
-		netip.MustParseAddrPort("[2001:db8::7]:2049")} {
+	for _, to := range []netip.AddrPort{
+		at, at, netip.MustParseAddrPort("192.0.2.7:2049"),
+		netip.MustParseAddrPort("[2001:db8::7]:2049"),
+	} {
 		if err := s.Reserve(to); err != nil {
 			t.Fatalf("%v: %v", to, err)
 		}

@@ -46,8 +46,13 @@ func cephExperiments() []experiment {
 		op          string
 		size, depth int
 	}{
-		{"read", mib, 16}, {"write", mib, 16}, {"random-read", 4096, 32}, {"random-write", 4096, 32}, {"getattr", 1, 32},
-		{"lookup", 1, 32}, {"create", 1, 16},
+		{"read", mib, 16},
+		{"write", mib, 16},
+		{"random-read", 4096, 32},
+		{"random-write", 4096, 32},
+		{"getattr", 1, 32},
+		{"lookup", 1, 32},
+		{"create", 1, 16},
 	} {
 		name := "ceph-" + e.op
 		served := nfs(name, "ceph", e.op, e.size, e.depth)
@@ -81,9 +86,13 @@ func cephRows() []compare.Row {
 		name, op string
 		m        compare.Metric
 	}{
-		{"READ 1 MiB, 16 in flight", "read", rate}, {"WRITE 1 MiB and COMMIT, 16 in flight", "write", rate},
-		{"random READ 4 KiB, 32 in flight", "random-read", ops}, {"random WRITE 4 KiB, 32 in flight", "random-write", ops},
-		{"GETATTR", "getattr", ops}, {"LOOKUP", "lookup", ops}, {"CREATE and REMOVE", "create", ops},
+		{"READ 1 MiB, 16 in flight", "read", rate},
+		{"WRITE 1 MiB and COMMIT, 16 in flight", "write", rate},
+		{"random READ 4 KiB, 32 in flight", "random-read", ops},
+		{"random WRITE 4 KiB, 32 in flight", "random-write", ops},
+		{"GETATTR", "getattr", ops},
+		{"LOOKUP", "lookup", ops},
+		{"CREATE and REMOVE", "create", ops},
 	} {
 		rs = append(rs, row{
 			e.name + ", over RDMA", gan, "ceph-" + e.op, e.m, one(cephRDMA), one(cephGan), one(cephTCP), 1.3,

@@ -62,7 +62,8 @@ func coresOf(ctx context.Context, m *scaler, p point) (r reading, err error) {
 // coresClient is one of the clients. Its Server is the processor time of the server while it
 // measured: the clients do so at the same time.
 func (m *scaler) coresClient(ctx context.Context, p point, took time.Duration) (s compare.Sample, err error) {
-	at, cpu := shardsHost(p.Shards), func(string) (float64, error) { return compare.CPU(m.daemon(ctx, p.Shards, false).pid()) }
+	at, srv := shardsHost(p.Shards), m.daemon(ctx, p.Shards, false)
+	cpu := func(string) (float64, error) { return compare.CPU(srv.pid()) }
 	if size := map[string]int{opRead4K: 4 << 10, opRead1M: 1 << 20}[p.Op]; size > 0 {
 		l, used, err := m.watch(ctx, []string{
 			m.bin("load"), "many", fmt.Sprintf("%s:%d", at, portRDMA), m.export("scale", "memory"), "random-read",
