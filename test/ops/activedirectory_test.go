@@ -308,7 +308,8 @@ func TestActiveDirectory(t *testing.T) {
 
 	for name, c := range map[string]struct{ join, host string }{
 		"adcli": {"echo " + adAdmin + " | adcli join --domain=ad.test --domain-controller=dc.ad.test " +
-			"--host-fqdn=fs.ad.test --computer-name=FS --service-name=nfs --host-keytab=adcli.keytab -U Administrator --stdin-password", "fs.ad.test"},
+			"--host-fqdn=fs.ad.test --computer-name=FS --service-name=nfs --host-keytab=adcli.keytab " +
+			"-U Administrator --stdin-password", "fs.ad.test"},
 		"msktutil": {"echo " + adAdmin + " | kinit -c cc.admin Administrator && KRB5CCNAME=cc.admin msktutil create " +
 			"--server dc.ad.test --computer-name fs2 --hostname fs2.ad.test --service nfs --keytab msktutil.keytab " +
 			"--enctypes 0x18 --no-reverse-lookups", "fs2.ad.test"},
