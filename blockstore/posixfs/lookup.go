@@ -129,11 +129,9 @@ func (f *FS) opened(h *blockstore.Handle) *object {
 // resolveCached makes openat2 fail where it would wait (RESOLVE_CACHED, since Linux 5.12).
 const resolveCached = 0x20
 
-// identNow is kernelIdent of a name that the kernel has in memory. Otherwise it fails.
+// identNow is kernelIdent of a name that the kernel has in memory. Otherwise it fails. It does not
+// look across a mount, whose file system can wait: name_to_handle_at with the name would.
 func (f *FS) identNow(dir int, name string) (id ident, mount uint64, err error) {
-	if f.inMemory {
-		return kernelIdent(dir, name)
-	}
 	var path [blockstore.NameMax + 1]byte // unix.Openat2 allocates one, and CheckName has seen name
 	copy(path[:], name)
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: confine | resolveCached}
