@@ -45,6 +45,10 @@ func fileID(ino, snap uint64) uint64 {
 // up returns the parent of a directory other than the root.
 func (f *FS) up(d *object) (*object, blockstore.Attr, error) {
 	ino, snap, _ := f.parse(&d.h)
+	if top, _, _ := f.parse(&f.top); ino == top && snap != noSnap && snap != snapDir {
+		// A snapshot of a directory above has parents of the root as well, which are not exported.
+		return f.use(f.handle(ino, snapDir))
+	}
 	switch snap {
 	case noSnap:
 		return f.find(d, "..")
