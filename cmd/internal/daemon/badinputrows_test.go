@@ -176,7 +176,7 @@ func (h *badServer) headerRows(null []byte) []badRow {
 		// invalid request, after which the queue pair is of no use.
 		{
 			name:     "a message longer than was agreed on",
-			do:       raw(header(rpcrdma.Header{}, append(bytes.Clone(null), make([]byte, 4096)...))),
+			do:       raw(header(rpcrdma.Header{}, append(bytes.Clone(null), make([]byte, 5120)...))),
 			counters: []string{"RC.TxNAKInvalid"}, ends: true,
 		},
 	}
