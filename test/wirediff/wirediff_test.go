@@ -166,7 +166,7 @@ func (r *recorder) play(t *testing.T, played *wirediff.Played, all []requests.Co
 	loss := requests.NewLoss(false)
 	open := func(addr netip.Addr, wrap func(int, link.Link) link.Link) *roce.Device {
 		// The kernel's packets are of 1024 bytes.
-		dev, err := roce.Open(roce.Config{Addr: addr, PathMTUMax: 1024, Wrap: wrap})
+		dev, err := roce.Open(roce.Config{Addr: addr, PathMTUMax: 1024, LocalICRC: true, Wrap: wrap})
 		if err != nil {
 			t.Fatal(err)
 		}
