@@ -30,7 +30,8 @@ func attrOf(s *C.struct_ceph_statx) blockstore.Attr {
 	a := blockstore.Attr{
 		Type: types[uint32(s.stx_mode)&unix.S_IFMT], Mode: uint32(s.stx_mode) & 0o7777, NLink: uint32(s.stx_nlink),
 		UID: uint32(s.stx_uid), GID: uint32(s.stx_gid), Size: uint64(s.stx_size), Used: uint64(s.stx_blocks) * 512,
-		FileID: fileID(uint64(s.stx_ino), uint64(s.stx_dev)), Atime: timeOf(s.stx_atime), Mtime: timeOf(s.stx_mtime), Ctime: timeOf(s.stx_ctime),
+		FileID: fileID(uint64(s.stx_ino), uint64(s.stx_dev)),
+		Atime:  timeOf(s.stx_atime), Mtime: timeOf(s.stx_mtime), Ctime: timeOf(s.stx_ctime),
 	}
 	if a.Type == blockstore.TypeBlk || a.Type == blockstore.TypeChr {
 		a.Major, a.Minor = unix.Major(uint64(s.stx_rdev)), unix.Minor(uint64(s.stx_rdev))

@@ -17,11 +17,15 @@ import (
 func native(t *testing.T, args ...string) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "native")
-	build := []string{"-o", program, "../../test/ceph/native/native.c", os.Getenv("CGO_CFLAGS"), "-Wl,--allow-shlib-undefined"}
+	build := []string{"-o", program, "../../test/ceph/native/native.c", os.Getenv("CGO_CFLAGS"),
+		"-Wl,--allow-shlib-undefined",
+	}
 	for _, dir := range filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")) {
 		build = append(build, "-L"+dir)
 	}
-	for _, c := range []*exec.Cmd{exec.Command("gcc", append(build, "-l:libcephfs.so.2")...), exec.Command(program, args...)} {
+	for _, c := range []*exec.Cmd{
+		exec.Command("gcc", append(build, "-l:libcephfs.so.2")...), exec.Command(program, args...),
+	} {
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", c.Args, err, out)
 		}
@@ -197,7 +201,8 @@ func TestVirtual(t *testing.T) {
 		t.Errorf("%s: %q, %v", layout, v, err)
 	}
 	for _, name := range []string{layout, limit} {
-		if _, err := f.SetXattr(user, d, name, []byte("4194304"), blockstore.XattrEither); !errors.Is(err, blockstore.ErrPerm) {
+		_, err := f.SetXattr(user, d, name, []byte("4194304"), blockstore.XattrEither)
+		if !errors.Is(err, blockstore.ErrPerm) {
 			t.Errorf("a user sets %s: %v", name, err)
 		}
 	}

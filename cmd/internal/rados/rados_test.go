@@ -52,7 +52,10 @@ func TestChange(t *testing.T) {
 	if len(p) != 2 || string(p["a"]) != "1" || string(p["b\xff"]) != "x\x00y" {
 		t.Fatalf("%q", p)
 	}
-	must(t, c.Change("object", Change{Is: Pairs{"a": []byte("1")}, Set: Pairs{"a": []byte("2")}, Remove: []string{"b\xff"}}))
+	must(t, c.Change("object", Change{
+		Is: Pairs{"a": []byte("1")}, Set: Pairs{"a": []byte("2")},
+		Remove: []string{"b\xff"},
+	}))
 	if p, err := c.Pairs("object", ""); err != nil || len(p) != 1 || string(p["a"]) != "2" {
 		t.Fatalf("%q, %v", p, err)
 	}
@@ -129,7 +132,8 @@ func TestCommand(t *testing.T) {
 
 func TestOpenFails(t *testing.T) {
 	open(t)
-	if _, err := Open(Options{Pool: "missing", Timeout: time.Second}); err == nil || !strings.Contains(err.Error(), `"missing"`) {
+	_, err := Open(Options{Pool: "missing", Timeout: time.Second})
+	if err == nil || !strings.Contains(err.Error(), `"missing"`) {
 		t.Fatal(err)
 	}
 }
