@@ -2,10 +2,14 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,23 +68,64 @@ const (
 // heldPrefix begins the names of the files with locks.
 const heldPrefix = "held-"
 
-// distribution logs the pauses by fault.
+// distribution logs the pauses by fault and by kind of client: those of this run, or all of the file
+// that FAILOVER_RECORD names, to which each run of any test appends its own.
 func (l *load) distribution() {
-	delete(l.pausesOf, "")
-	var all []time.Duration
-	show := func(what string, list []time.Duration) {
+	t := l.p.t
+	if name := os.Getenv("FAILOVER_RECORD"); name != "" {
+		l.rows = recorded(t, name, t.Name(), l.rows)
+	}
+	pauses := make(map[[2]string][]time.Duration)
+	for _, r := range l.rows {
+		kind, _, _ := strings.Cut(r.client, "-")
+		if kind != "linux" && kind != "fuse" {
+			kind = "go"
+		}
+		for _, key := range [][2]string{{r.fault, kind}, {r.fault, "all"}, {"all", kind}, {"all", "all"}} {
+			pauses[key] = append(pauses[key], r.pause)
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(pauses), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+		list := pauses[key]
 		slices.Sort(list)
-		at := func(percent int) float64 { return list[(len(list)-1)*percent/100].Seconds() }
-		l.p.t.Logf("%-22s %4d pauses: median %.1f s, 95 of 100 at most %.1f s, longest %.1f s", what, len(list),
+		at := func(percent int) float64 { return list[max(len(list)*percent+99, 100)/100-1].Seconds() }
+		t.Logf("%-20s %-5s %4d pauses: median %.1f s, 95 of 100 at most %.1f s, longest %.1f s", key[0], key[1], len(list),
 			at(50), at(95), at(100))
 	}
-	for what, list := range l.pausesOf {
-		all = append(all, list...)
-		show(what, list)
+}
+
+// row is the longest pause of one client by one fault.
+type row struct {
+	fault, client string
+	pause         time.Duration
+}
+
+// recorded appends rows of a test to a file of lines "TEST<tab>FAULT<tab>CLIENT<tab>SECONDS", and
+// returns all rows of the test.
+func recorded(t *testing.T, name, test string, rows []row) (all []row) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if len(all) > 0 {
-		show("all", all)
+	defer func() { _ = f.Close() }()
+	for _, r := range rows {
+		if _, err := fmt.Fprintf(f, "%s\t%s\t%s\t%.3f\n", test, r.fault, r.client, r.pause.Seconds()); err != nil {
+			t.Fatal(err)
+		}
 	}
+	for line := range strings.Lines(read(name)) {
+		words := strings.Split(strings.TrimSpace(line), "\t")
+		if len(words) != 4 || words[0] != test {
+			continue
+		}
+		seconds, err := strconv.ParseFloat(words[3], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, row{words[1], words[2], time.Duration(seconds * float64(time.Second))})
+	}
+	return all
 }
 
 // sharedDisk mounts a file system at a directory, which freeze can stop. It reports false where the

@@ -66,12 +66,12 @@ func (w *worker) longest() time.Duration {
 
 // load is what clients of each version and transport do meanwhile.
 type load struct {
-	p        *pair
-	workers  []*worker
-	pausesOf map[string][]time.Duration // longest of each client in each round, by fault
-	stop     atomic.Bool
-	running  sync.WaitGroup
-	more     *others // further clients, or nil
+	p       *pair
+	workers []*worker
+	rows    []row // of each client in each round
+	stop    atomic.Bool
+	running sync.WaitGroup
+	more    *others // further clients, or nil
 }
 
 func (p *pair) load() *load {
@@ -79,7 +79,7 @@ func (p *pair) load() *load {
 }
 
 func (p *pair) loadOf(versions []client.Version, transports []string) *load {
-	t, l := p.t, &load{p: p, pausesOf: make(map[string][]time.Duration)}
+	t, l := p.t, &load{p: p}
 	for _, v := range versions {
 		for _, transport := range transports {
 			c := p.client(v, transport)
@@ -116,7 +116,9 @@ func (l *load) pauses(fault string) string {
 	for _, w := range l.workers {
 		gap := w.longest()
 		all = append(all, fmt.Sprintf("%s %.1f s", w.name, gap.Seconds()))
-		l.pausesOf[fault] = append(l.pausesOf[fault], gap)
+		if fault != "" {
+			l.rows = append(l.rows, row{fault, w.name, gap})
+		}
 	}
 	return strings.Join(all, ", ")
 }

@@ -276,7 +276,10 @@ func TestHAScript(t *testing.T) {
 		"stop": "#!/bin/sh\necho stop >>" + at("did") + "\n[ ! -e " + at("hangs") + " ] || exec sleep 30" +
 			"\n[ ! -e " + at("pid") + " ] || kill $(cat " + at("pid") + ")\nexit 0\n",
 		"default": fmt.Sprintf("START=%[1]s/start\nSTOP=%[1]s/stop\nKILL=%[1]s/kill\nSTATUS=false\nMARK=%[1]s/mark\n"+
-			"STANDBY=%[1]s/standby\n", dir),
+			"STANDBY=%[1]s/standby\nFAILOVER=%[1]s/failover\nRESTART=%[1]s/restart\n", dir),
+		"restart": "#!/bin/sh\necho restart >>" + at("did") + "\n",
+		"failover": "#!/bin/sh\n[ ! -e " + at("mark") + " ] || echo checked >>" + at("did") + "\necho handover >>" + at("did") +
+			"\nexit $(cat " + at("fails") + ")\n",
 		"standby": "#!/bin/sh\necho standby >>" + at("did") + "\n",
 	} {
 		if err := os.WriteFile(at(name), []byte(content), 0o755); err != nil {
@@ -330,6 +333,19 @@ func TestHAScript(t *testing.T) {
 	}
 	if did := strings.Fields(read(at("did"))); did[len(did)-1] != "stop" {
 		t.Errorf("done by the check of a daemon that has ended: %q", did)
+	}
+	// A daemon that hands over is not checked meanwhile, and is again if that fails.
+	for fails, want := range map[string]string{"1": "handover", "0": "handover restart"} {
+		_ = os.Remove(at("did"))
+		_ = os.WriteFile(at("mark"), nil, 0o644)
+		_ = os.WriteFile(at("fails"), []byte(fails), 0o644)
+		if err := run("failover", "b").Wait(); (err == nil) != (fails == "0") {
+			t.Errorf("a handover that fails: %s: %v", fails, err)
+		}
+		did := strings.Join(strings.Fields(read(at("did"))), " ")
+		if _, err := os.Stat(at("mark")); did != want || (err == nil) != (fails == "1") {
+			t.Errorf("a handover that fails: %s: done: %q, want %q; the mark: %v", fails, did, want, err)
+		}
 	}
 	// A daemon that hangs does not stop by itself.
 	if err := os.WriteFile(at("hangs"), nil, 0o644); err != nil {

@@ -270,6 +270,38 @@ func TestPromote(t *testing.T) {
 	}
 }
 
+// TestPromoteAddress: where nodes serve with the address, a promotion without it fails and says so,
+// the address suffices, and a node that was demoted waits for a promotion although it has the
+// address.
+func TestPromoteAddress(t *testing.T) {
+	p := newPair(t)
+	p.promote = "address"
+	a := p.nodes[0]
+	a.waits()
+	if out, err := a.ctl("ha", "promote"); err == nil || !strings.Contains(out, p.addr.String()) {
+		t.Errorf("a promotion without the address: %v: %s", err, out)
+	}
+	if out, err := a.ctl("ha", "status"); err != nil || !strings.Contains(out, "needs") {
+		t.Errorf("a standby without the address: %v: %s", err, out)
+	}
+	p.move(0)
+	a.becomes("serving")
+	if out, err := a.ctl("ha", "demote"); err != nil {
+		t.Fatal(err, out)
+	}
+	a.becomes("standby")
+	time.Sleep(time.Second) // twice the time after which it would have looked at the lease
+	if a.role() != "standby" {
+		t.Errorf("a node that was demoted is %s", a.role())
+	}
+	if out, err := a.ctl("ha", "promote"); err != nil {
+		t.Fatal(err, out)
+	}
+	if a.role() != "serving" {
+		t.Errorf("a node that was promoted is %s", a.role())
+	}
+}
+
 // waits starts a daemon that waits, and waits until it answers.
 func (n *haNode) waits() {
 	n.start()

@@ -29,6 +29,9 @@ type HA struct {
 	Since time.Time `json:"since"`
 	// Manual says that a standby takes the lease only after a promotion, or if it is handed over.
 	Manual bool `json:"manual,omitempty"`
+	// Needs are addresses, one of which the host of a standby needs before the standby takes the lease
+	// (ha_promote: address). The host has none of them.
+	Needs []string `json:"needs,omitempty"`
 	// Standbys are the nodes to which a serving one can hand over.
 	Standbys []StandbyNode `json:"standbys,omitempty"`
 }

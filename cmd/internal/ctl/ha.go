@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -72,6 +73,9 @@ func printHA(w io.Writer, h *control.HA) {
 		if h.Manual {
 			fmt.Fprintln(w, "waits\tfor 'rstorectl ha promote', or to be handed over to")
 		}
+		if len(h.Needs) > 0 {
+			fmt.Fprintf(w, "needs\tthe address %s\n", strings.Join(h.Needs, " or "))
+		}
 	}
 	for _, s := range h.Standbys {
 		fmt.Fprintf(w, "standby\t%q at %s\n", s.Node, s.Address)
@@ -85,7 +89,10 @@ func (t *tool) promote() *cobra.Command {
 		Short: "Let the standby on this node take the lease when that is free, and wait until it serves",
 		Long: `promote lets a standby take the lease as soon as the node that has it releases or loses it, and
 waits until the daemon of this node serves. It takes the lease from nobody: see 'rstorectl ha demote'
-and 'rstorectl failover' for the node that serves. On a node that serves it does nothing.`,
+and 'rstorectl failover' for the node that serves. On a node that serves it does nothing.
+With ha_promote: address a standby takes the lease only while its host has the address. Without the
+address promote fails at once. It ends a demotion nevertheless: the standby takes the lease when the
+address comes.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := t.daemon().Promote(cmd.Context()); err != nil {
@@ -108,6 +115,10 @@ func (t *tool) awaitServing(ctx context.Context, wait time.Duration) error {
 		}
 		if err == nil {
 			last = h
+		}
+		if len(last.Needs) > 0 {
+			return fmt.Errorf("ha_promote is \"address\", and this host does not have the address %s: move it here, and this "+
+				"node takes the lease when that is free", strings.Join(last.Needs, " or "))
 		}
 		if time.Now().After(end) {
 			return fmt.Errorf("this node does not serve after %v: node %q had the lease last", wait, last.Holder)

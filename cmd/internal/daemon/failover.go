@@ -33,8 +33,8 @@ import (
 // errShared is returned if the state directory is not shared with other nodes (ha_lease).
 var errShared = errors.New("no nodes share the state directory: ha_lease is not set")
 
-// closeTime bounds the time for stores to close before the lease is released. Other nodes get the
-// lease after its term when it is over.
+// closeTime bounds the time for stores to close before the lease is released to a standby. Other
+// nodes get the lease after its term when it is over.
 const closeTime = 5 * time.Second
 
 // HA implements control.Backend.
@@ -161,7 +161,7 @@ func (d *Daemon) failover(to string) (out control.FailedOver, err error) {
 	// There is no way back from here.
 	d.handedOver = true
 	out.Dropped = f.Dropped
-	if err := d.giveTo(to, hello.Token); err != nil {
+	if err := d.giveTo(to, hello.Token, closeTime); err != nil {
 		err = fmt.Errorf("%w; the lease goes to the next node after its term: %w", errGivenUp, err)
 		d.failed <- err
 		return out, errors.Join(err, h.Kill())
@@ -199,21 +199,27 @@ func (d *Daemon) addressesGone() bool {
 	return len(list) > 0 && !onHost(list)
 }
 
-// leaveTime bounds the wait for calls of clients that cannot be reached.
-const leaveTime = 100 * time.Millisecond
+// Limits of a stop after the addresses have moved. Their sum must be less than the 3 s after which
+// deploy/keepalived/rstored-ha kills a daemon that does not stop.
+const (
+	leaveTime  = 100 * time.Millisecond // for calls of clients that cannot be reached, and again for their connections
+	leaveClose = 2 * time.Second        // for stores to close
+)
 
 // leave stops a server that its clients cannot reach any more, and releases the lease. It closes no
 // connection: a client could not learn of it, and the next node finds the connection in the lists
-// and resets it. The caller holds mu.
+// and resets it. From its begin the lease is not renewed: the next node waits for a store that does
+// not close no longer than for a node that is lost. The caller holds mu.
 func (d *Daemon) leave() error {
 	d.audit.Record("stop")
 	defer func() { _ = d.audit.Close() }()
+	d.state.Lease().Expire()
 	f := d.freezer()
 	f.Drain, f.Drop = leaveTime, leaveTime
 	if err := f.Freeze(); err != nil {
 		return errors.Join(fmt.Errorf("the lease goes to the next node after its term: %w", err), d.closeControl())
 	}
-	err := errors.Join(d.giveTo("", ""), d.closeControl())
+	err := errors.Join(d.giveTo("", "", leaveClose), d.closeControl())
 	d.log.Info("stopped; the address has moved", zap.Error(err))
 	return err
 }
@@ -221,9 +227,9 @@ func (d *Daemon) leave() error {
 // errGivenUp ends a process that gave its clients to another node, which cannot have them.
 var errGivenUp = errors.New("this node serves no more, and could not hand over")
 
-// giveTo releases the locks and leases of files, and then the lease of the state directory. The
-// standby takes them on its own node.
-func (d *Daemon) giveTo(node, token string) error {
+// giveTo releases the locks and leases of files, within limit, and then the lease of the state
+// directory. The standby takes them on its own node.
+func (d *Daemon) giveTo(node, token string, limit time.Duration) error {
 	closed := make(chan error, 1)
 	go func() { closed <- d.ExportSet.Close() }()
 	select {
@@ -232,8 +238,8 @@ func (d *Daemon) giveTo(node, token string) error {
 			// As at a stop: if data could not be written, the next node has another write verifier.
 			d.log.Warn("closing the exports", zap.Error(err))
 		}
-	case <-time.After(closeTime):
-		return fmt.Errorf("the exports do not close within %v: their storage does not answer", closeTime)
+	case <-time.After(limit):
+		return fmt.Errorf("the exports do not close within %v: their storage does not answer", limit)
 	}
 	return d.state.GiveTo(node, token)
 }

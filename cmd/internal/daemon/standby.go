@@ -262,6 +262,11 @@ func (s *standby) Promote() {
 // HA implements control.Waiter.
 func (s *standby) HA() (control.HA, error) {
 	h := control.HA{Node: s.node, Role: control.RoleStandby, Since: s.began, Manual: !s.may.Load()}
+	if s.byAddress() && !onHost(s.moving) {
+		for _, a := range s.moving {
+			h.Needs = append(h.Needs, a.String())
+		}
+	}
 	if r := s.seen.Load(); r != nil {
 		h.Holder, h.Epoch, h.Released = r.Node, r.Epoch, r.Released
 	}

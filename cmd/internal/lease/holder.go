@@ -48,6 +48,7 @@ type Holder struct {
 	// until is when the lease ends, on the clock of now; 0 once it was lost.
 	until atomic.Int64
 	slow  atomic.Int64 // the slowest renewal in nanoseconds
+	quiet atomic.Bool  // no more renewals
 
 	// Unclean says that the process which had the lease before may still run, without serving: it
 	// did not release the lease, and was on another node or boot. Unclean is set before the Holder
@@ -182,6 +183,10 @@ func (h *Holder) renew() {
 		case <-h.done:
 			return
 		}
+		if h.quiet.Load() {
+			<-h.done
+			return
+		}
 		begun := now()
 		h.mu.Lock()
 		r := h.e.Renewal()
@@ -239,6 +244,10 @@ func (h *Holder) lost() {
 	}
 	h.cfg.Lost(err)
 }
+
+// Expire ends the renewals. Until the term is over the lease can still be released. After that it
+// is lost, and other nodes claim it.
+func (h *Holder) Expire() { h.quiet.Store(true) }
 
 // Release gives the lease up, so that another node can claim it at once. The process must not serve
 // any more.

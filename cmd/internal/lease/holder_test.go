@@ -68,6 +68,36 @@ func TestHolder(t *testing.T) {
 	}
 }
 
+// TestExpire: a holder that does not renew any more can still release the lease. If it does not,
+// another node has the lease after the term and a quarter.
+func TestExpire(t *testing.T) {
+	dir := t.TempDir()
+	var lost atomic.Pointer[error]
+	a := take(t, config(dir, "a", &lost))
+	a.Expire()
+	if err := a.Release(); err != nil {
+		t.Fatal(err)
+	}
+	b := take(t, config(dir, "b", &lost))
+	if b.Unclean || lost.Load() != nil {
+		t.Error("a has not released the lease")
+	}
+	b.Expire()
+	began := now()
+	a = take(t, config(dir, "a", new(atomic.Pointer[error])))
+	defer a.Release()
+	if !a.Unclean {
+		t.Error("b has released the lease")
+	}
+	// The pause between two looks at the lease counts, too.
+	if took := now() - began; took < a.cfg.Term || took > 3*a.cfg.Term {
+		t.Errorf("a has the lease after %v, with a term of %v", took, a.cfg.Term)
+	}
+	if p := lost.Load(); p == nil || !strings.Contains((*p).Error(), "not renewed") {
+		t.Errorf("b has lost the lease, and says %v", p)
+	}
+}
+
 // TestTakenAway: a holder whose renewals do not reach the storage stops within its term, and
 // another node takes over. One that sees the file of another node stops at once.
 func TestTakenAway(t *testing.T) {

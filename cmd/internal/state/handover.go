@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -90,7 +91,11 @@ func Restore(ctx context.Context, dir string, share *Sharing, from *upgrade.Pred
 		}
 		held = lease.Adopt(share.config(dir, nil), r, q.Files[0])
 	}
-	s, err := inherit(dir, p.Files[0], held)
+	lock, common, err := share.own(dir, p.Files[0])
+	if err != nil {
+		return nil, fmt.Errorf("lock of %s: %w", dir, err)
+	}
+	s, err := inherit(dir, lock, common, held)
 	if err == nil {
 		from.WhenServing(s.journal.gate.Unlock)
 	}
@@ -99,8 +104,8 @@ func Restore(ctx context.Context, dir string, share *Sharing, from *upgrade.Pred
 
 // inherit opens a directory by its lock. The list of clients does not change until the caller
 // unlocks the journal's gate.
-func inherit(dir string, lock *os.File, held *lease.Holder) (*Store, error) {
-	s, err := load(dir, lock, held)
+func inherit(dir string, lock, common *os.File, held *lease.Holder) (*Store, error) {
+	s, err := load(dir, lock, common, held)
 	if err == nil {
 		s.journal.gate.Lock()
 	}

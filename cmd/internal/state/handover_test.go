@@ -26,7 +26,7 @@ func TestHandover(t *testing.T) {
 	go func() { changed <- first.Journal().Add("c") }()
 	go func() { changed <- first.PutPort(Port{"tcp", "127.0.0.1:1"}, false) }()
 
-	second, err := inherit(dir, lock, nil)
+	second, err := inherit(dir, lock, nil, nil)
 	must(t, err)
 	if _, err := Open(context.Background(), dir, nil); !errors.Is(err, ErrBusy) {
 		t.Fatalf("a third: %v", err)

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rstored/rstored/cmd/internal/lease"
 )
 
@@ -63,10 +65,57 @@ func (s *Sharing) lockName() string {
 	return lockName + "." + url.PathEscape(s.Node)
 }
 
+// openCommon opens the file that is locked where nodes do not share the directory, or nothing there.
+func (s *Sharing) openCommon(dir string) (*os.File, error) {
+	if s == nil {
+		return nil, nil
+	}
+	return os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+}
+
+// lockCommon locks a file of openCommon, in common with the processes of all nodes. So a process
+// that takes no lease does not start beside them. Another process that has the file for itself may
+// be one of this node and of a program that did not know lockName of a node: then this process is
+// not alone.
+func lockCommon(f *os.File) error {
+	if f == nil {
+		return nil
+	}
+	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+}
+
+// own returns the lock of a node, and the common one, for a process that has restored lock from the
+// process before it. That one can be of a program that locked the common file alone.
+func (s *Sharing) own(dir string, lock *os.File) (own, common *os.File, err error) {
+	if s == nil {
+		return lock, nil, nil
+	}
+	if common, err = s.openCommon(dir); err != nil {
+		return nil, nil, err
+	}
+	was, err := lock.Stat()
+	is, e := common.Stat()
+	if err = errors.Join(err, e); err != nil {
+		return nil, nil, err
+	}
+	if !os.SameFile(was, is) {
+		_ = lockCommon(common) // a process that has it for itself is of another program, and another node
+		return lock, common, nil
+	}
+	closeAll(common)
+	own, err = os.OpenFile(filepath.Join(dir, s.lockName()), os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		err = unix.Flock(int(own.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	return own, lock, err
+}
+
 // GiveTo closes a directory that is frozen, and releases the lease to one node. The Store must not
 // be used any more.
 func (s *Store) GiveTo(node, token string) error {
-	return errors.Join(s.lease.ReleaseTo(node, token), s.lock.Close())
+	err := s.lease.ReleaseTo(node, token)
+	closeAll(s.lock, s.common)
+	return err
 }
 
 // Lease is the lease on a directory that nodes share, or nil.

@@ -66,6 +66,7 @@ type contents struct {
 type Store struct {
 	dir     string
 	lock    *os.File
+	common  *os.File      // locked too if nodes share the directory; see Sharing.lockCommon
 	lease   *lease.Holder // nil unless nodes share the directory
 	journal *Journal
 	shared  Shared // nil: this server is in no cluster
@@ -100,29 +101,39 @@ func Open(ctx context.Context, dir string, share *Sharing) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	try := func() error { return unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+	common, err := share.openCommon(dir)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	try := func() error {
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			return err
+		}
+		return lockCommon(common)
+	}
 	err = try()
 	busy := errors.Is(err, unix.EWOULDBLOCK)
 	switch {
 	case err == nil, busy && share != nil: // the process before may be about to end, or may be stopped
 	case busy:
-		_ = lock.Close()
+		closeAll(lock, common)
 		return nil, fmt.Errorf("%s: %w", dir, ErrBusy)
 	default:
-		_ = lock.Close()
+		closeAll(lock, common)
 		return nil, fmt.Errorf("lock of %s: %w", dir, err)
 	}
 	var held *lease.Holder
 	if share != nil {
 		if held, err = lease.Take(ctx, share.config(dir, func() bool { return try() == nil })); err != nil {
-			_ = lock.Close()
+			closeAll(lock, common)
 			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
 		if err := detach(dir); err != nil {
-			return nil, errors.Join(err, held.Release(), lock.Close())
+			closeAll(lock, common)
+			return nil, errors.Join(err, held.Release())
 		}
 	}
-	s, err := load(dir, lock, held)
+	s, err := load(dir, lock, common, held)
 	if err != nil {
 		return nil, err
 	}
@@ -142,8 +153,8 @@ func Check(dir string) error {
 }
 
 // load reads the state of a directory whose lock is held.
-func load(dir string, lock *os.File, held *lease.Holder) (*Store, error) {
-	s := &Store{dir: dir, lock: lock, lease: held}
+func load(dir string, lock, common *os.File, held *lease.Holder) (*Store, error) {
+	s := &Store{dir: dir, lock: lock, common: common, lease: held}
 	err := s.read()
 	if err == nil {
 		s.journal, err = openJournal(dir)
@@ -152,7 +163,7 @@ func load(dir string, lock *os.File, held *lease.Holder) (*Store, error) {
 		if held != nil {
 			_ = held.Release()
 		}
-		_ = lock.Close()
+		closeAll(lock, common)
 		return nil, err
 	}
 	return s, nil
@@ -206,7 +217,15 @@ func (s *Store) Close() error {
 	if s.lease != nil {
 		err = errors.Join(err, s.lease.Release())
 	}
-	return errors.Join(err, s.lock.Close())
+	closeAll(s.lock, s.common)
+	return err
+}
+
+// closeAll closes lock files, which have no data. Some may be nil.
+func closeAll(files ...*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
 }
 
 // update applies change to a copy, writes that to disk, and only then makes it
