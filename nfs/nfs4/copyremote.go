@@ -303,17 +303,13 @@ func (o *offload) place(ctx context.Context, p []byte) error {
 //
 //	PARTNER_NO_AUTH   the source does not know the copy stateid (any more): the Linux client repeats
 //	                  COPY_NOTIFY and COPY
-//	PARTNER_NOTSUPP   the source has no version 4.2
-//	OFFLOAD_DENIED    all else: the Linux client reads and writes by itself
+//	OFFLOAD_DENIED    all else: the Linux client reads and writes by itself. With PARTNER_NOTSUPP the
+//	                  copy_file_range of the program would fail
 func partnerStatus(err error) nfs.Status {
+	unknown := []nfs.Status{nfs.ErrBadStateID, nfs.ErrExpired, nfs.ErrStaleStateID, nfs.ErrOldStateID}
 	var st nfs.Status
-	if errors.As(err, &st) {
-		switch st {
-		case nfs.ErrBadStateID, nfs.ErrExpired, nfs.ErrStaleStateID, nfs.ErrOldStateID:
-			return nfs.ErrPartnerNoAuth
-		case nfs.ErrNotSupp, nfs.ErrMinorVersMismatch:
-			return nfs.ErrPartnerNotSupp
-		}
+	if errors.As(err, &st) && slices.Contains(unknown, st) {
+		return nfs.ErrPartnerNoAuth
 	}
 	return nfs.ErrOffloadDenied
 }

@@ -296,14 +296,16 @@ func TestCopyFromServerRefused(t *testing.T) {
 
 // TestCopyFromServerFails: what the client is told when the source fails, or the own store.
 func TestCopyFromServerFails(t *testing.T) {
-	for want, c := range map[nfs.Status]struct {
+	for _, c := range []struct {
+		want         nfs.Status
 		opens, reads error
 		after        uint64
 	}{
-		nfs.ErrOffloadDenied:  {opens: errors.New("no route to host")},
-		nfs.ErrPartnerNoAuth:  {reads: nfs.ErrBadStateID},
-		nfs.ErrPartnerNotSupp: {reads: nfs.ErrNotSupp},
-		nfs.OK:                {reads: nfs.ErrExpired, after: 2 << 20},
+		{want: nfs.ErrOffloadDenied, opens: errors.New("no route to host")},
+		{want: nfs.ErrPartnerNoAuth, reads: nfs.ErrBadStateID},
+		{want: nfs.ErrOffloadDenied, reads: nfs.ErrNotSupp},
+		{want: nfs.ErrOffloadDenied, reads: nfs.ErrAcces}, // the rule of the source's export demands Kerberos
+		{want: nfs.OK, reads: nfs.ErrExpired, after: 2 << 20},
 	} {
 		r := newPullRig(t)
 		r.file.wait = func(_ context.Context, off uint64) error {
@@ -316,8 +318,8 @@ func TestCopyFromServerFails(t *testing.T) {
 			r.partners.open = func(context.Context, *CopySource) (RemoteFile, error) { return nil, c.opens }
 		}
 		r.begin(offloadSize)
-		if o := r.told().offload; o.status != want || o.count != c.after {
-			t.Errorf("%v instead of %v, %d bytes", o.status, want, o.count)
+		if o := r.told().offload; o.status != c.want || o.count != c.after {
+			t.Errorf("%v instead of %v, %d bytes", o.status, c.want, o.count)
 		}
 		r.over()
 	}

@@ -299,6 +299,12 @@ func (s *Server) restoreCopy(st *state.Offload, data []byte) error {
 		return errors.New("a copy in progress is damaged")
 	}
 	copy(c.verf[:], x.Verifier)
+	if _, done, _ := st.Progress(); !done && to.x != nil && to.x.FS.Verifier() != c.verf {
+		// What was copied may be lost, as in a failover. The copy begins again here; otherwise the client
+		// would begin it again, after its end.
+		st.Add(-c.done)
+		c.done, c.verf = 0, to.x.FS.Verifier()
+	}
 	o := &offload{Offload: st, s: s, c: c, news: make(chan struct{}, 1)}
 	o.notified.Store(x.Notified)
 	f := &s.offloads

@@ -34,7 +34,7 @@ var never = map[nfs.Status]string{
 	errPnfsIoHole:         "there is no pNFS",
 	errPnfsNoLayout:       "there is no pNFS",
 	nfs.ErrPartnerNoAuth:  "CB_OFFLOAD has it: a copy from another server is asynchronous",
-	nfs.ErrPartnerNotSupp: "CB_OFFLOAD has it: a copy from another server is asynchronous",
+	nfs.ErrPartnerNotSupp: "the copy is OFFLOAD_DENIED: with this status copy_file_range fails in the Linux client",
 	nfs.ErrOffloadDenied:  "TestCopyFromServerRefused",
 }
 

@@ -35,9 +35,10 @@ type pair struct {
 	addr    netip.Addr
 	export  string
 	state   string
-	at      int    // which node has the address
-	promote string // the mode of the nodes
-	ganesha bool   // nodes run nfs-ganesha
+	at      int      // which node has the address
+	promote string   // the mode of the nodes
+	ganesha bool     // nodes run nfs-ganesha
+	more    []string // arguments of the daemons
 }
 
 type haNode struct {
@@ -147,12 +148,12 @@ func (n *haNode) start() {
 // args are the arguments of the daemon of a node.
 func (n *haNode) args() []string {
 	at := n.p.addr.String()
-	return []string{
+	return append([]string{
 		"--ha-promote", cmp.Or(n.p.promote, "auto"),
 		"--config", os.DevNull, "--export", n.p.export + " 10.77.0.0/24(rw,insecure,no_root_squash)",
 		"--rdma-listen", at + ":20049", "--tcp-listen", at + ":2049", "--state-dir", n.p.state, "--control", n.control,
 		"--ha-lease", haTerm, "--ha-node", n.name, "--ha-listen", n.listen, "--lease-time", "10s",
-	}
+	}, n.p.more...)
 }
 
 // serves waits until the daemon of a node serves.

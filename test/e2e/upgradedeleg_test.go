@@ -27,6 +27,7 @@ type caller42 struct {
 	seq     uint32
 	replies chan []byte
 	recalls chan []byte   // stateids of CB_RECALL
+	copied  chan offload  // CB_OFFLOAD
 	tried   chan struct{} // a callback that asks for nothing was answered
 }
 
@@ -35,6 +36,7 @@ const (
 	opCBGetattr  = 3
 	opCBRecall   = 4
 	opCBSequence = 11
+	opCBOffload  = 15
 )
 
 func newCaller42(t *testing.T, addr string) *caller42 {
@@ -43,10 +45,14 @@ func newCaller42(t *testing.T, addr string) *caller42 {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newCaller42On(t, c)
+}
+
+func newCaller42On(t *testing.T, c net.Conn) *caller42 {
 	t.Cleanup(func() { _ = c.Close() })
 	k := &caller42{
 		t: t, c: c, replies: make(chan []byte, 1), recalls: make(chan []byte, 16),
-		tried: make(chan struct{}, 1),
+		copied: make(chan offload, 16), tried: make(chan struct{}, 1),
 	}
 	go k.read()
 	return k
@@ -112,6 +118,8 @@ func (k *caller42) called(b []byte) {
 		k.recalls <- d.Fixed(16)
 	case opCBGetattr:
 		st = nfs.ErrBadHandle // it does not say
+	case opCBOffload:
+		k.copied <- decodeOffload(&d)
 	}
 	var e xdr.Encoder
 	for _, w := range []uint32{xid, 1, 0, 0, 0, 0, uint32(st), 0, n, opCBSequence, 0} {
@@ -140,6 +148,16 @@ func (k *caller42) called(b []byte) {
 // compound sends operations and returns what follows the head of the reply.
 func (k *caller42) compound(n uint32, ops func(e *xdr.Encoder)) *xdr.Decoder {
 	k.t.Helper()
+	d, st := k.call(n, ops)
+	if st != nfs.OK {
+		k.t.Fatal(st)
+	}
+	return d
+}
+
+// call is compound with a status.
+func (k *caller42) call(n uint32, ops func(e *xdr.Encoder)) (*xdr.Decoder, nfs.Status) {
+	k.t.Helper()
 	k.xid++
 	var e xdr.Encoder
 	rpc.EncodeCall(&e, k.xid, nfs4.Program, nfs4.Version, nfs4.ProcCompound,
@@ -158,23 +176,31 @@ func (k *caller42) compound(n uint32, ops func(e *xdr.Encoder)) *xdr.Decoder {
 		if err := rpc.DecodeReply(&d, k.xid); err != nil {
 			k.t.Fatal(err)
 		}
-		if st := nfs.Status(d.Uint32()); st != nfs.OK {
-			k.t.Fatal(st)
-		}
+		st := nfs.Status(d.Uint32())
 		d.Opaque(10)
 		d.Uint32()
-		return &d
+		return &d, st
 	case <-time.After(20 * time.Second):
 		k.t.Fatal("no reply")
-		return nil
+		return nil, 0
 	}
 }
 
 // do is compound behind a SEQUENCE.
 func (k *caller42) do(n uint32, ops func(e *xdr.Encoder)) *xdr.Decoder {
 	k.t.Helper()
+	d, st := k.try(n, ops)
+	if st != nfs.OK {
+		k.t.Fatal(st)
+	}
+	return d
+}
+
+// try is do with a status.
+func (k *caller42) try(n uint32, ops func(e *xdr.Encoder)) (*xdr.Decoder, nfs.Status) {
+	k.t.Helper()
 	k.seq++
-	d := k.compound(n+1, func(e *xdr.Encoder) {
+	d, st := k.call(n+1, func(e *xdr.Encoder) {
 		e.Uint32(nfs4.OpSequence)
 		e.Fixed(k.session)
 		e.Uint32(k.seq)
@@ -187,7 +213,7 @@ func (k *caller42) do(n uint32, ops func(e *xdr.Encoder)) *xdr.Decoder {
 	if flags := d.Uint32(); flags != 0 {
 		k.t.Errorf("SEQUENCE says %#x", flags)
 	}
-	return d
+	return d, st
 }
 
 // join makes a session with a backchannel.

@@ -2,8 +2,10 @@ package service
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -20,6 +22,10 @@ const (
 	sourceConnects     = 10 * time.Second
 	sourceAnswers      = 30 * time.Second
 )
+
+// addressMoves is how long a copy waits for the own address, which a planned failover moves here
+// after the state of the clients.
+const addressMoves = 5 * time.Second
 
 // sessionUser makes the session with the source of a copy. It is nobody: files are read as the user
 // of the copy.
@@ -106,6 +112,11 @@ func (p partners) dialRDMA(ctx context.Context, s *nfs4.CopySource) rpc.Client {
 // reach the source from there connects from any address.
 func dialSource(ctx context.Context, from netip.Addr, at string) (net.Conn, error) {
 	conn, err := tcp.ConnectReservedFrom(ctx, from, at)
+	end := time.Now().Add(addressMoves)
+	for errors.Is(err, syscall.EADDRNOTAVAIL) && time.Now().Before(end) && ctx.Err() == nil {
+		time.Sleep(addressMoves / 100)
+		conn, err = tcp.ConnectReservedFrom(ctx, from, at)
+	}
 	if err != nil && from.IsValid() && ctx.Err() == nil {
 		conn, err = tcp.ConnectReserved(ctx, at)
 	}
