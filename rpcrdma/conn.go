@@ -34,6 +34,7 @@ type serverConn struct {
 	since   time.Time
 
 	inlineOut int  // longest message to the client (RFC 8797)
+	inlineIn  int  // longest message from it, as we said
 	peerInval bool // the client supports remote invalidation (RFC 8797)
 
 	mem   []byte  // the buffers of all receives
@@ -209,11 +210,11 @@ func (c *serverConn) freeReceives() {
 // 3.3.1: the receiver posts as many receives as it grants credits).
 func (c *serverConn) accept(req rdma.ConnRequest) error {
 	cfg := &c.l.cfg
-	receive := cfg.Receive
+	c.inlineIn = cfg.Receive
 	if said, _ := ParsePrivate(req.PrivateData()); said.Send <= cfg.Inline {
-		receive = cfg.Inline // as the servers that such a client knows, the kernel's for one
+		c.inlineIn = cfg.Inline // as the servers that such a client knows, the kernel's for one
 	}
-	private := PrivateMessage{RemoteInvalidation: true, Send: cfg.Inline, Receive: receive}.Append(nil)
+	private := PrivateMessage{RemoteInvalidation: true, Send: cfg.Inline, Receive: c.inlineIn}.Append(nil)
 	conn, err := req.Accept(c.qpConfig(), rdma.ConnParams{
 		PrivateData: private, ResponderResources: 0, InitiatorDepth: uint8(c.readsFree), RetryCount: 7, RNRRetryCount: 7,
 	}, c.prepare, c.event)

@@ -37,6 +37,7 @@ type snapshotConn struct {
 	Since                        time.Time
 	Established                  bool
 	InlineOut                    int
+	Receive                      int // longest message that the client may send
 	Invalidates                  bool
 	Depth                        int
 	Grant                        int
@@ -206,7 +207,7 @@ func (l *Listener) Export() ([]byte, []*os.File, error) {
 		}
 		x := snapshotConn{
 			QPN: c.conn.QP().Num(), Peer: c.peer, Since: c.since, Established: c.probe.conn != nil,
-			InlineOut: c.inlineOut, Invalidates: c.peerInval,
+			InlineOut: c.inlineOut, Receive: c.inlineIn, Invalidates: c.peerInval,
 			Depth: c.depth, Grant: c.grant, Credits: int(c.creditsNow.Load()),
 			Calls: c.calls.Load(), WriteBytes: c.writeBytes.Load(), ReadBytes: c.readBytes.Load(),
 			First: c.first, Last: c.last,
@@ -224,7 +225,8 @@ func (l *Listener) Export() ([]byte, []*os.File, error) {
 }
 
 // Import restores the connections that another process exported, as far as the device can restore
-// them. It is called before the loops of the device run. It returns the number of connections.
+// them. It is called before the loops of the device run. It returns the number of connections. One
+// that cannot be restored is logged. It ends when the device starts, and its client connects again.
 func (l *Listener) Import(data []byte) (int, error) {
 	var s snapshot
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&s); err != nil {
@@ -242,7 +244,8 @@ func (l *Listener) Import(data []byte) (int, error) {
 			continue // the connection ended while the loops were stopped
 		}
 		if err := l.restore(restorer, loop, k); err != nil {
-			return n, fmt.Errorf("rpcrdma: restoring the connection to %v: %w", k.Peer.Addr, err)
+			l.cfg.Logger.Warn("a connection of the previous process ends", "peer", k.Peer.Addr.String(), "reason", err.Error())
+			continue
 		}
 		n++
 	}
@@ -251,6 +254,9 @@ func (l *Listener) Import(data []byte) (int, error) {
 
 // restore restores one connection.
 func (l *Listener) restore(restorer rdma.Restorer, loop rdma.Loop, k *snapshotConn) error {
+	if k.Receive > l.cfg.Receive {
+		return fmt.Errorf("the client may send messages of %d bytes, and a receive has %d", k.Receive, l.cfg.Receive)
+	}
 	grant := max(min(max(k.Grant, k.Credits), l.cfg.Credits), 1)
 	// There can be more messages than credits: if the grant was larger before, or if the client
 	// ignores its credits.
@@ -265,6 +271,7 @@ func (l *Listener) restore(restorer rdma.Restorer, loop rdma.Loop, k *snapshotCo
 		return err
 	}
 	l.cfg.Limiter.Restore(k.Peer.Addr.Addr(), false)
+	c.inlineIn = k.Receive
 	c.since, c.first, c.last = k.Since, k.First, k.Last
 	c.creditsNow.Store(int64(k.Credits))
 	c.calls.Store(k.Calls)

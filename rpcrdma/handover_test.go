@@ -222,8 +222,23 @@ func TestHandover(t *testing.T) {
 	})
 }
 
-// TestOrphans: a connection that is not restored ends, and its client is notified.
+// TestOrphans: a connection that is not restored ends, and its client is notified. One that cannot
+// be restored is no error of the others.
 func TestOrphans(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		restored int // -1: Import is not called
+		cfg      rpcrdma.Config
+	}{
+		{"nobody imports", -1, rpcrdma.Config{}},
+		{"messages of 5120 bytes were promised to one client", 1, rpcrdma.Config{Inline: 4096, Receive: 4096}},
+		{"both are restored", 2, rpcrdma.Config{}},
+	} {
+		t.Run(c.name, func(t *testing.T) { orphans(t, c.restored, c.cfg) })
+	}
+}
+
+func orphans(t *testing.T, restored int, cfg rpcrdma.Config) {
 	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
 		{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
 	}}}})
@@ -237,24 +252,58 @@ func TestOrphans(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := dialRoCE(t, l.Addr())
-	for len(l.Conns()) == 0 || len(l.Busy()) > 0 {
+	own, err := roce.Open(roce.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { own.Close() })
+	var clients [2]*rpcrdma.Client // the first one sends messages of 5120 bytes
+	for i := range clients {
+		clients[i], err = rpcrdma.Dial(t.Context(), own, l.Addr(), rpcrdma.ClientConfig{Inline: 4096 * i})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	null := func(c *rpcrdma.Client) error {
+		return c.Call(t.Context(), &rpc.Request{Prog: prog, Vers: 1, Args: func(*xdr.Encoder) {}})
+	}
+	for len(l.Conns()) < len(clients) || len(l.Busy()) > 0 {
 		time.Sleep(time.Millisecond)
 	}
 	dev.PostponeCM(true)
 	l.Pause(true)
 	dev.Pause()
 	from, err := dev.Export()
-	if err != nil || len(from.Conns) != 1 {
+	if err != nil || len(from.Conns) != len(clients) {
 		t.Fatalf("%+v, %v", from, err)
+	}
+	conns, _, err := l.Export()
+	if err != nil {
+		t.Fatal(err)
 	}
 	next, err := roce.Open(roce.Config{Addr: dev.Addr(), Sockets: sockets, From: from})
 	if err != nil {
 		t.Fatal(err)
 	}
+	if restored >= 0 {
+		successor, err := rpcrdma.Serve(next, 20049, srv, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := successor.Import(conns); n != restored || err != nil {
+			t.Fatalf("%d connections restored: %v", n, err)
+		}
+	}
 	next.Start()
-	for c.Call(t.Context(), &rpc.Request{Prog: prog, Vers: 1, Args: func(*xdr.Encoder) {}}) == nil {
-		time.Sleep(time.Millisecond)
+	for i, c := range clients {
+		if i < len(clients)-restored && restored < len(clients) {
+			for null(c) == nil {
+				time.Sleep(time.Millisecond)
+			}
+		} else if err := null(c); err != nil {
+			t.Errorf("client %d: %v", i, err)
+		}
+		c.Close()
 	}
 	if err := next.Close(); err != nil {
 		t.Error(err)

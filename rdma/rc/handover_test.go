@@ -204,3 +204,39 @@ func TestOmittedICRCIsHandedOver(t *testing.T) {
 		}
 	}
 }
+
+// TestWideWindow: a widened window grows to localWindow packets, unless it is fixed. An export in
+// between does not change that.
+func TestWideWindow(t *testing.T) {
+	for _, fixed := range []bool{false, true} {
+		p := newPair(t, 1024, 5, 1<<16)
+		q := p.s[0].q
+		q.cfg.Fixed = fixed
+		q.req.window.start(sendWindow, fixed)
+		q.Widen()
+		want := localWindow
+		if fixed {
+			want = sendWindow
+		}
+		for range 2 {
+			q.req.window.grow(4*localWindow, false)
+			q.req.window.grow(4*localWindow, false)
+			q.req.window.grow(4*localWindow, false)
+			if n := q.req.window.packets(); n != want {
+				t.Errorf("fixed %v: a window of %d packets", fixed, n)
+			}
+			out, err := q.Export()
+			if err != nil {
+				t.Fatal(err)
+			}
+			q = New(Config{Num: q.Num(), PD: 1, Mem: p.s[0].mem, Caps: q.cfg.Caps, Fixed: fixed})
+			if err := q.Import(p.now, &out); err != nil {
+				t.Fatal(err)
+			}
+			if n := q.req.window.packets(); n != sendWindow {
+				t.Errorf("fixed %v: a window of %d packets is restored", fixed, n)
+			}
+			q.Widen()
+		}
+	}
+}

@@ -240,13 +240,20 @@ func (q *QP) ackTimeout() rdma.Time {
 
 // OmitICRC makes the QP, which is in RTR or RTS, send 0 in the place of the ICRC. The owner then
 // accepts packets of the peer with 0 unchecked. Both ends must have agreed, and no network card may
-// be between them. The window of the QP starts anew, with localWindow as its bound.
+// be between them.
 func (q *QP) OmitICRC() {
 	q.noICRC = true
 	for _, f := range []*wire.Flow{&q.flow, &q.data, &q.about} {
 		f.NoICRC = true
 	}
-	q.req.window.start(localWindow, q.cfg.Fixed)
+}
+
+// Widen lets the window of a QP in RTS grow up to localWindow. A window without congestion control
+// (Config.Fixed) stays as it is.
+func (q *QP) Widen() {
+	if !q.cfg.Fixed {
+		q.req.window.widen(localWindow)
+	}
 }
 
 // OmitsICRC reports whether OmitICRC was called.

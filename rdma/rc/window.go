@@ -76,6 +76,14 @@ func (w *window) start(most int, fixed bool) {
 	}
 }
 
+// widen raises the bound to most packets.
+func (w *window) widen(most int) {
+	if w.threshold == w.most { // there was no congestion
+		w.threshold = most * windowUnit
+	}
+	w.most = most * windowUnit
+}
+
 // packets is how many packets may be in flight.
 func (w *window) packets() int { return max(w.size/windowUnit, min(windowMin, w.most/windowUnit)) }
 

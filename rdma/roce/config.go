@@ -57,7 +57,7 @@ type Config struct {
 	CNPDSCP uint8
 
 	// LocalICRC makes packets to and from devices on this host carry an ICRC as all others do. Two
-	// devices omit it unless one of them has LocalICRC, see omitICRC.
+	// devices omit it unless one of them has LocalICRC, see agrees.
 	LocalICRC bool
 
 	// ConnectLimit bounds how long an unanswered REQ is repeated; 0 means 8

@@ -141,8 +141,8 @@ func (c *conn) up(private []byte) {
 	}
 }
 
-// start takes the queue pair from INIT to RTS. guid is the peer's.
-func (c *conn) start(guid uint64, destQPN, sqPSN uint32, tclass, rnrRetries uint8) error {
+// start takes the queue pair from INIT to RTS. local omits the ICRC, see agrees.
+func (c *conn) start(local bool, destQPN, sqPSN uint32, tclass, rnrRetries uint8) error {
 	now := c.s.now
 	err := c.q.rc.Modify(now, rdma.QPAttr{
 		State: rdma.StateRTR, LocalAddr: c.LocalAddr.Addr(), RemoteAddr: c.RemoteAddr.Addr(), TrafficClass: tclass,
@@ -155,7 +155,10 @@ func (c *conn) start(guid uint64, destQPN, sqPSN uint32, tclass, rnrRetries uint
 		State: rdma.StateRTS, SQPSN: sqPSN, MaxRdAtomic: c.Params.InitiatorDepth,
 		AckTimeout: c.timeout, RetryCount: c.Params.RetryCount, RNRRetryCount: rnrRetries,
 	})
-	c.omitICRC(guid)
+	if local && err == nil {
+		c.q.rc.OmitICRC()
+		c.widen()
+	}
 	return err
 }
 
@@ -296,7 +299,8 @@ func (c *conn) replied(req *cm.REQ, rep *cm.REP) {
 	c.Params.InitiatorDepth = min(c.Params.InitiatorDepth, rep.ResponderResources)
 	c.Params.ResponderResources = min(c.Params.ResponderResources, rep.InitiatorDepth)
 	c.timeout = min(ackTimeout(rep.TargetAckDelay, c.s.dev.cfg.AckTimeout-1), max(ackTimeoutMax, c.s.dev.cfg.AckTimeout))
-	if err := c.start(rep.GUID, rep.QPN, rep.PSN, req.Primary.TrafficClass, rep.RNRRetryCount); err != nil {
+	local := c.s.agrees(rep.GUID) && c.s.loopback(c.RemoteAddr.Addr())
+	if err := c.start(local, rep.QPN, rep.PSN, req.Primary.TrafficClass, rep.RNRRetryCount); err != nil {
 		c.cmDo(func(first *shard) { first.cm.Reject(c.id, cm.ConsumerDefined, nil) })
 		c.goDown(rdma.EventUnreachable, 0, nil, fmt.Errorf("the reply of %v cannot be used: %w", c.RemoteAddr, err), false)
 		return

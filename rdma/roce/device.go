@@ -183,24 +183,6 @@ func (d *Device) guid() uint64 {
 	return g
 }
 
-// hostMask is the part of a GUID that has the host's ID.
-const hostMask = 1<<32 - 1
-
-// omitICRC ends the checksums of a connection whose queue pair is in RTS, if both ends are in one
-// network namespace of one kernel, and packets between them never leave it. Their wire is memory,
-// where TCP and UDP have no checksum either. Without LocalICRC, the low half of a device's GUID
-// identifies the namespace. A peer that is not rstored has another GUID. So both ends know from REQ
-// and REP whether the other one agrees, and foreign peers see a GUID as any other.
-func (c *conn) omitICRC(guid uint64) {
-	d := c.s.dev
-	if d.host == 0 || guid&hostMask != uint64(d.host) {
-		return
-	}
-	if h, ok := c.s.inner.(link.Host); ok && h.Loopback(c.RemoteAddr.Addr()) {
-		c.q.rc.OmitICRC()
-	}
-}
-
 // Loops lists the shards.
 func (d *Device) Loops() []rdma.Loop {
 	l := make([]rdma.Loop, len(d.shards))

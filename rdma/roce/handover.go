@@ -227,6 +227,9 @@ func (d *Device) RestoreConn(qpn uint32, qc rdma.QPConfig, prepare func(rdma.Con
 		return nil, err
 	}
 	c := &conn{s: s, q: q, id: id, timeout: k.Timeout, rqPSN: k.RQPSN, since: s.now - k.Age, req: &id.REQ}
+	if k.RC.NoICRC {
+		c.widen()
+	}
 	c.Conn = connstate.Conn{
 		Phase: connstate.Accepted, Active: k.Active, LocalAddr: k.Local, RemoteAddr: k.Remote, MTU: k.MTU, On: on,
 		Params: rdma.ConnParams{ResponderResources: k.Resources, InitiatorDepth: k.Depth, RetryCount: k.Retries},

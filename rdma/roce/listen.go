@@ -114,6 +114,8 @@ type request struct {
 	incoming
 	req  cm.REQ
 	note func() rdma.Note
+	// local: the ICRC is omitted.
+	local bool
 }
 
 var (
@@ -154,6 +156,14 @@ func (s *shard) request(id *cm.ID) {
 		r.recordRefusal(cm.InvalidMTU, nil)
 		s.cm.RejectMTU(id, d.mtu.Code())
 		return
+	}
+	if s.agrees(id.REQ.GUID) {
+		var known bool
+		if r.local, known = s.hosts.loopback(s, id.Peer.Addr()); !known {
+			s.stats.CM.DropFull++
+			s.cm.Forget(id) // the peer repeats its REQ
+			return
+		}
 	}
 	r.s = d.nextShard()
 	if !s.on(r.s, func() { l.accept(r) }) {
@@ -213,7 +223,7 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 	rnr := c.Params.RNRRetryCount
 	// The retry counts of our own requests are those that the peer asks for.
 	c.Params.RetryCount, c.timeout = r.req.RetryCount, boundAckTimeout(r.req.Primary.AckTimeout)
-	err = c.start(r.req.GUID, r.req.QPN, r.req.PSN, r.req.Primary.TrafficClass, r.req.RNRRetryCount)
+	err = c.start(r.local, r.req.QPN, r.req.PSN, r.req.Primary.TrafficClass, r.req.RNRRetryCount)
 	if err == nil && prepare != nil {
 		err = prepare(c)
 	}

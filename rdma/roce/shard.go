@@ -36,7 +36,9 @@ type shard struct {
 	last *qp // of the last packet: most packets come in runs
 	// penalties are the hosts that may not connect now. First shard only.
 	penalties penalties
-	conns     map[*conn]struct{}
+	// hosts are answers of the routing tables about peers. First shard only.
+	hosts hosts
+	conns map[*conn]struct{}
 	// resolutions are our SIDR requests without an answer.
 	resolutions map[*resolution]struct{}
 	// resting are the QP numbers that are not given out again yet, oldest first, and isResting
