@@ -77,20 +77,28 @@ type Secure struct {
 	Initiate func(ctx context.Context, host string, uid uint32) (rpc.Initiation, error)
 }
 
+// Protect protects the calls of a connection with host, except those of MOUNT. It owns the
+// connection. Protect of nil returns the connection.
+func (s *Secure) Protect(conn rpc.Client, host string) rpc.Client {
+	if s == nil {
+		return conn
+	}
+	return mountPlain{rpc.NewSecured(conn, s.Service, func(ctx context.Context, uid uint32) (rpc.Initiation, error) {
+		return s.Initiate(ctx, host, uid)
+	})}
+}
+
 // secured connects and protects the calls of the connection as Dialer.Secure says.
 func (d *Dialer) secured(ctx context.Context, at endpoint, domain *rpcrdma.Domain) (rpc.Client, error) {
 	conn, err := d.connect(ctx, at, domain, nil, tcp.ConnectReserved)
-	if err != nil || d.Secure == nil {
-		return conn, err
+	if err != nil {
+		return nil, err
 	}
 	host, _, err := net.SplitHostPort(at.host)
 	if err != nil {
 		host = at.host
 	}
-	s := rpc.NewSecured(conn, d.Secure.Service, func(ctx context.Context, uid uint32) (rpc.Initiation, error) {
-		return d.Secure.Initiate(ctx, host, uid)
-	})
-	return mountPlain{s}, nil
+	return d.Secure.Protect(conn, host), nil
 }
 
 // mountPlain makes the calls of MOUNT without RPCSEC_GSS, as the clients of kernels do, because

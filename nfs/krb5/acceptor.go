@@ -33,8 +33,8 @@ type Acceptor struct {
 	// RC4 reports whether tickets may be encrypted with RC4 (RFC 4757); nil: they may not. The session
 	// key and the keys of the context are of AES in any case. It is called for each such token.
 	RC4 func() bool
-	// RequirePAC reports whether a ticket of a user must have a PAC with the name of the account; nil:
-	// it need not. It is called for each ticket of a principal of one component.
+	// RequirePAC reports whether a ticket must have a PAC with the name of the account; nil: it need
+	// not. It is called for each ticket without one.
 	RequirePAC func() bool
 
 	replays replays
@@ -223,16 +223,20 @@ func (a *Acceptor) openTicket(req *messages.APReq) (who, acceptor string, err er
 		service)
 }
 
-// clientOf returns the principal of the client of a ticket. A user of Active Directory is the account
-// in the PAC: the name in the ticket has the case that the client typed, may be another name of the
-// account (UPN), and may lack the last character of an account NAME$. Each user of a domain can
-// make such accounts, also with the name of a user of this host.
+// clientOf returns the principal of the client of a ticket. A client of Active Directory is the
+// account in the PAC: the name in the ticket has the case that the client typed, may be another name
+// of the account (UPN), also one with a slash, and may lack the last character of an account NAME$.
+// Each user of a domain can make such accounts, also with the name of a user of this host.
+//
+// The account must be of the ticket's realm: two domains can have accounts of the same name.
 func (a *Acceptor) clientOf(t *messages.EncTicketPart, key types.EncryptionKey) (string, error) {
 	who := principal(t.CName, t.CRealm)
-	account, err := accountName(t.AuthorizationData, key)
+	account, domain, err := accountOf(t.AuthorizationData, key)
 	switch {
-	case err != nil || len(t.CName.NameString) > 1:
+	case err != nil:
 		return who, err
+	case account != "" && domain != "" && !strings.EqualFold(domain, t.CRealm):
+		return who, fmt.Errorf("its PAC is of the account %s of the domain %s", account, domain)
 	case account != "":
 		return unparse([]string{account}, t.CRealm), nil
 	case a.RequirePAC != nil && a.RequirePAC():

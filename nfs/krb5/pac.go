@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"unicode/utf16"
 
 	"github.com/jcmturner/gokrb5/v8/crypto"
 	"github.com/jcmturner/gokrb5/v8/crypto/etype"
@@ -23,22 +24,25 @@ import (
 //	type 1      logon information: the name of the account (NDR, MS-PAC section 2.5)
 //	type 6      checksum by the key of the service
 //	type 7      checksum by the key of the KDC
+//	type 12     names: length, 2 | offset, 2 of the UPN | length, 2 | offset, 2 of the domain | ...
+//	            (MS-PAC section 2.10). The domain is its DNS name, in UTF-16
 //
 //	checksum    type, 4 | bytes of the checksum | perhaps more
 const (
 	pacLogon  = 1
 	pacServer = 6
 	pacKDC    = 7
+	pacNames  = 12
 )
 
 var errPAC = errors.New("krb5: the PAC of the ticket is malformed, or was not made by the KDC")
 
 var errNoPAC = errors.New("it has no PAC that names the account (kerberos.require_pac)")
 
-// accountName returns the name of the client's account, or "" if the ticket does not have it. The
-// PAC must have a checksum by key, the key of the ticket: clients can put authorization data into
-// their tickets too.
-func accountName(data types.AuthorizationData, key types.EncryptionKey) (string, error) {
+// accountOf returns the name of the client's account and the DNS name of its domain, or "" for what
+// the ticket does not have. The PAC must have a checksum by key, the key of the ticket: clients can
+// put authorization data into their tickets too.
+func accountOf(data types.AuthorizationData, key types.EncryptionKey) (account, domain string, err error) {
 	for i := range data {
 		if data[i].ADType != adtype.ADIfRelevant {
 			continue
@@ -53,31 +57,33 @@ func accountName(data types.AuthorizationData, key types.EncryptionKey) (string,
 			}
 		}
 	}
-	return "", nil
+	return "", "", nil
 }
 
-// pacAccount checks a PAC, and returns the name of the account in it.
-func pacAccount(b []byte, key types.EncryptionKey) (string, error) {
+// pacAccount checks a PAC, and returns the account and the domain in it.
+func pacAccount(b []byte, key types.EncryptionKey) (account, domain string, err error) {
 	const header, entry = 8, 16
 	if len(b) < header || uint64(binary.LittleEndian.Uint32(b)) > uint64(len(b)-header)/entry {
-		return "", errPAC
+		return "", "", errPAC
 	}
 	n := int(binary.LittleEndian.Uint32(b))
-	var logon, sum []byte
+	var logon, names, sum []byte
 	var service etype.EType
 	signed := bytes.Clone(b) // with zeros in the place of both checksums
 	for e := range slices.Chunk(b[header:header+n*entry], entry) {
 		size, at := uint64(binary.LittleEndian.Uint32(e[4:])), binary.LittleEndian.Uint64(e[8:])
 		if at > uint64(len(b)) || size > uint64(len(b))-at {
-			return "", errPAC
+			return "", "", errPAC
 		}
 		part := b[at : at+size]
 		switch t := binary.LittleEndian.Uint32(e); {
 		case t == pacLogon && logon == nil:
 			logon = part
+		case t == pacNames && names == nil:
+			names = part
 		case t == pacServer && sum == nil, t == pacKDC:
 			if len(part) < 4 {
-				return "", errPAC
+				return "", "", errPAC
 			}
 			kind, err := crypto.GetChksumEtype(int32(binary.LittleEndian.Uint32(part)))
 			length := len(part) - 4
@@ -92,14 +98,36 @@ func pacAccount(b []byte, key types.EncryptionKey) (string, error) {
 	}
 	if service == nil || service.GetETypeID() != key.KeyType ||
 		!service.VerifyChecksum(key.KeyValue, signed, sum, keyusage.KERB_NON_KERB_CKSUM_SALT) {
-		return "", errPAC
+		return "", "", errPAC
 	}
 	if logon == nil { // MIT's KDC
-		return "", nil
+		return "", "", nil
 	}
 	var info pac.KerbValidationInfo
 	if err := info.Unmarshal(logon); err != nil {
-		return "", fmt.Errorf("%w: %w", errPAC, err)
+		return "", "", fmt.Errorf("%w: %w", errPAC, err)
 	}
-	return info.EffectiveName.Value, nil
+	if names != nil {
+		if domain, err = pacDomain(names); err != nil {
+			return "", "", err
+		}
+	}
+	return info.EffectiveName.Value, domain, nil
+}
+
+// pacDomain returns the DNS name of the account's domain.
+func pacDomain(names []byte) (string, error) {
+	const header = 8
+	if len(names) < header {
+		return "", errPAC
+	}
+	size, at := int(binary.LittleEndian.Uint16(names[4:])), int(binary.LittleEndian.Uint16(names[6:]))
+	if at+size > len(names) {
+		return "", errPAC
+	}
+	text := make([]uint16, size/2)
+	for i := range text {
+		text[i] = binary.LittleEndian.Uint16(names[at+2*i:])
+	}
+	return string(utf16.Decode(text)), nil
 }

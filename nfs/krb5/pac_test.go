@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/jcmturner/gofork/encoding/asn1"
@@ -54,42 +55,54 @@ func TestPAC(t *testing.T) {
 	b, key := windowsPAC(t)
 	ticket := func(data types.AuthorizationData, names ...string) *messages.EncTicketPart {
 		return &messages.EncTicketPart{
-			CName: types.PrincipalName{NameString: names}, CRealm: "R", AuthorizationData: data,
+			CName: types.PrincipalName{NameString: names}, CRealm: "TEST.GOKRB5", AuthorizationData: data,
 		}
+	}
+	of := func(t *messages.EncTicketPart, realm string) *messages.EncTicketPart {
+		t.CRealm = realm
+		return t
 	}
 	with := authorization(t, adtype.ADWin2KPAC, b)
 	forged := bytes.Clone(b)
 	name := bytes.Index(b, []byte("t\x00e\x00s\x00t\x00u\x00"))
 	forged[name] = 'r'
 	strict := func() bool { return true }
+	const account = "testuser1@TEST.GOKRB5"
 	for _, c := range []struct {
 		what string
 		*messages.EncTicketPart
 		require func() bool
 		who     string
-		err     error
+		err     string
 	}{
-		{"the same name", ticket(with, "testuser1"), strict, "testuser1@R", nil},
-		{"another case", ticket(with, "TestUser1"), nil, "testuser1@R", nil},
-		{"a name of another user", ticket(with, "root"), nil, "testuser1@R", nil},
-		{"a service", ticket(with, "nfs", "host"), strict, "nfs/host@R", nil},
-		{"no PAC", ticket(nil, "root"), nil, "root@R", nil},
-		{"no PAC, and one is required", ticket(nil, "root"), strict, "root@R", errNoPAC},
-		{"other data", ticket(authorization(t, adtype.ADKDCIssued, b), "root"), strict, "root@R", errNoPAC},
-		{"a forged PAC", ticket(authorization(t, adtype.ADWin2KPAC, forged), "root"), nil, "root@R", errPAC},
+		{"the same name", ticket(with, "testuser1"), strict, account, ""},
+		{"another case", ticket(with, "TestUser1"), nil, account, ""},
+		{"a name of another user", ticket(with, "root"), nil, account, ""},
+		{"a name of a machine", ticket(with, "host", "a.test"), nil, account, ""},
+		{"the realm in another case", of(ticket(with, "testuser1"), "test.gokrb5"), nil, "testuser1@test.gokrb5", ""},
+		{"a user of another realm", of(ticket(with, "testuser1"), "R"), nil, "testuser1@R", "of the domain TEST.GOKRB5"},
+		{"no PAC", ticket(nil, "root"), nil, "root@TEST.GOKRB5", ""},
+		{"no PAC, and one is required", ticket(nil, "root"), strict, "root@TEST.GOKRB5", errNoPAC.Error()},
+		{"no PAC of a machine", ticket(nil, "host", "a"), strict, "host/a@TEST.GOKRB5", errNoPAC.Error()},
+		{
+			"other data", ticket(authorization(t, adtype.ADKDCIssued, b), "root"), strict, "root@TEST.GOKRB5",
+			errNoPAC.Error(),
+		},
+		{"a forged PAC", ticket(authorization(t, adtype.ADWin2KPAC, forged), "root"), nil, "root@TEST.GOKRB5", errPAC.Error()},
 	} {
 		a := &Acceptor{RequirePAC: c.require}
-		if who, err := a.clientOf(c.EncTicketPart, key); who != c.who || !errors.Is(err, c.err) {
+		who, err := a.clientOf(c.EncTicketPart, key)
+		if who != c.who || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %s, %v", c.what, who, err)
 		}
 	}
 	for n := range b {
-		if _, err := pacAccount(b[:n], key); !errors.Is(err, errPAC) {
+		if _, _, err := pacAccount(b[:n], key); !errors.Is(err, errPAC) {
 			t.Errorf("the first %d bytes of a PAC are accepted", n)
 		}
 	}
 	other := types.EncryptionKey{KeyType: key.KeyType, KeyValue: make([]byte, len(key.KeyValue))}
-	if _, err := pacAccount(b, other); !errors.Is(err, errPAC) {
+	if _, _, err := pacAccount(b, other); !errors.Is(err, errPAC) {
 		t.Error("the PAC of another service is accepted")
 	}
 }
@@ -100,8 +113,19 @@ func FuzzPAC(f *testing.F) {
 	f.Add(b)
 	f.Add(binary.LittleEndian.AppendUint32(nil, 1<<31))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if name, err := pacAccount(b, key); err == nil && name != "testuser1" {
-			t.Errorf("an account %q", name)
+		if name, domain, err := pacAccount(b, key); err == nil && (name != "testuser1" || domain != "TEST.GOKRB5") {
+			t.Errorf("an account %q of %q", name, domain)
+		}
+	})
+}
+
+// FuzzPACDomain: a malformed list of names is an error.
+func FuzzPACDomain(f *testing.F) {
+	f.Add([]byte("\x02\x00\x10\x00\x02\x00\x12\x00\x00\x00\x00\x00\x00\x00\x00\x00a\x00b\x00"))
+	f.Add([]byte("\x02\x00\x10\x00\xff\xff\xff\xff"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if name, err := pacDomain(b); err == nil && len(name) > 3*len(b) {
+			t.Errorf("%d bytes of %d", len(name), len(b))
 		}
 	})
 }

@@ -75,7 +75,7 @@ exec samba -i
 		if d.pid == "" {
 			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid))
 			d.pid = strings.TrimSpace(string(b))
-		} else if _, err := d.try("echo " + adAdmin + " | kinit -c /tmp/none Administrator"); err == nil {
+		} else if _, err := d.try("echo " + adAdmin + " | kinit -c cc.none Administrator"); err == nil {
 			return d
 		}
 		select {
@@ -124,7 +124,7 @@ tcp_listen: ["127.0.0.2:2049"]
 rdma_listen: ["127.0.0.2:20049"]
 kerberos:
   keytab: %[1]s/%[2]s
-  users: ["alice@AD.TEST=games"]
+  users: ["alice@AD.TEST=games", "host/client.ad.test@AD.TEST=games"]
 %[3]sexports:
   - path: %[1]s/data
     pseudo: /data
@@ -268,6 +268,23 @@ func TestActiveDirectory(t *testing.T) {
 		got := owner(d.login("cc.nopac", "--no-request-pac mail"), tcp)
 		if !strings.Contains(got, "permission denied") || !strings.Contains(d.log(), "kerberos.require_pac") {
 			t.Errorf("the computer mail$ without a PAC: %s", got)
+		}
+	})
+
+	t.Run("a machine's name", func(t *testing.T) {
+		// The second name of an account can be that of a machine.
+		ldif := "dn: CN=ops,CN=Users,DC=ad,DC=test\nchangetype: modify\nreplace: userPrincipalName\n" +
+			"userPrincipalName: host/client.ad.test@ad.test\n"
+		if err := os.WriteFile(filepath.Join(d.dir, "upn"), []byte(ldif), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d.run("samba-tool user create ops $ADPASS && ldbmodify -H /var/lib/samba/private/sam.ldb upn >/dev/null")
+		cache := d.login("cc.ops", "host/client.ad.test")
+		if out := d.run("klist -c " + cache); !strings.Contains(out, "principal: host/client.ad.test@AD.TEST") {
+			t.Fatalf("the ticket is of another name:\n%s", out)
+		}
+		if got := owner(cache, tcp); got != anonymous {
+			t.Errorf("the user ops writes as user %s\nlog:\n%s", got, d.log())
 		}
 	})
 

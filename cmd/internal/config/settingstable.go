@@ -262,8 +262,8 @@ var settings = []Setting{
 		"accept tickets that are encrypted with RC4 (`arcfour-hmac`), as Active Directory makes them for accounts "+
 			"without AES keys. RC4 is weak"),
 	row("kerberos.require_pac", atReload, "kerberos.md#active-directory",
-		"refuse tickets of users that do not name the account",
-		"refuse tickets of users without a PAC that names the account. For realms of Active Directory, whose users can "+
+		"refuse tickets that do not name the account",
+		"refuse tickets without a PAC that names the account. For realms of Active Directory, whose users can "+
 			"otherwise take the names of users of this host"),
 	row("stop_timeout", atReload, "",
 		"how long a graceful stop may take",

@@ -11,6 +11,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/doctor"
 	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/dial"
 	"github.com/rstored/rstored/nfs/krb5/creds"
 	"github.com/rstored/rstored/rpcrdma/gss"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -23,7 +24,7 @@ func (errFindings) Error() string { return "" }
 
 func (t *tool) doctor() *cobra.Command {
 	var fix bool
-	var service gss.Service
+	var sec *dial.Secure
 	c := &cobra.Command{
 		Use:   "doctor [URL]",
 		Short: "Find what prevents NFS over RDMA from working, on the server or on a client",
@@ -57,13 +58,7 @@ need root.`,
 				if err != nil {
 					return cli.Usagef("%v", err)
 				}
-				look = func(ctx context.Context) doctor.Report {
-					r := doctor.Client(ctx, doctor.This(), u)
-					if service != 0 {
-						r = append(r, doctor.Kerberos(ctx, u, service, initiate)...)
-					}
-					return r
-				}
+				look = func(ctx context.Context) doctor.Report { return doctor.Client(ctx, doctor.This(), u, sec) }
 			}
 			r := look(cmd.Context())
 			if fix && r.Fixable() {
@@ -90,20 +85,21 @@ need root.`,
 			return err
 		},
 	}
-	c.Flags().Func("sec", "with a URL: try calls with `krb5`, krb5i or krb5p, too, with the tickets that kinit got",
-		func(s string) (err error) {
-			var ok bool
-			if service, ok = gss.ParseService(s); !ok {
-				err = fmt.Errorf("%q is not krb5, krb5i or krb5p", s)
+	c.Flags().Func("sec", "with a URL: make the calls with `krb5`, krb5i or krb5p, with the tickets that kinit got",
+		func(s string) error {
+			service, ok := gss.ParseService(s)
+			if !ok {
+				return fmt.Errorf("%q is not krb5, krb5i or krb5p", s)
 			}
-			return err
+			sec = &dial.Secure{Service: service, Initiate: initiate}
+			return nil
 		})
 	c.Flags().BoolVar(&fix, "fix", false, "ask for each remedy whether to carry it out, and do so")
 	return c
 }
 
 // initiate begins a security context with the tickets of this user.
-func initiate(ctx context.Context, host string) (rpc.Initiation, error) {
+func initiate(ctx context.Context, host string, _ uint32) (rpc.Initiation, error) {
 	c, err := creds.FromCache("")
 	if err != nil {
 		return rpc.Initiation{}, err

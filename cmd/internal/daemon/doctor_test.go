@@ -52,7 +52,7 @@ func TestDoctor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := doctor.Client(t.Context(), doctor.This(), u)
+		r := doctor.Client(t.Context(), doctor.This(), u, nil)
 		lines := printed(r)
 		for check, part := range tc.want {
 			if !slices.ContainsFunc(r, func(f doctor.Finding) bool {
@@ -79,7 +79,7 @@ func TestDoctorUnreachable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := doctor.Client(t.Context(), doctor.This(), u)
+	r := doctor.Client(t.Context(), doctor.This(), u, nil)
 	if lines := printed(r); !r.Failed() || !strings.Contains(lines, "did not answer the CM REQ") ||
 		!strings.Contains(lines, "let UDP port 4791 in and out") {
 		t.Error(lines)

@@ -2,12 +2,14 @@ package daemon
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/doctor"
 	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/dial"
 	"github.com/rstored/rstored/nfs/krb5/creds"
 	"github.com/rstored/rstored/rpcrdma/gss"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -29,6 +31,12 @@ func TestKerberosDoctor(t *testing.T) {
 		}
 		return u
 	}
+	d, _ := startDaemon(t, k.cfg)
+	r := doctor.Client(t.Context(), doctor.This(), u(), nil)
+	stopDaemon(t, d)
+	if f := reportOf(r, "fsinfo"); f.Level != doctor.Fail || !strings.Contains(f.Do, "--sec") {
+		t.Errorf("without --sec: %+v", r)
+	}
 	for name, c := range map[string]struct {
 		keytab string
 		of     func() (*creds.Creds, error)
@@ -47,7 +55,7 @@ func TestKerberosDoctor(t *testing.T) {
 		k.cfg.Kerberos.Keytab, k.cfg.Kerberos.Users = c.keytab, nil
 		d, _ := startDaemon(t, k.cfg)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		r := doctor.Kerberos(ctx, u(), gss.Privacy, func(ctx context.Context, _ string) (rpc.Initiation, error) {
+		initiate := func(ctx context.Context, _ string, _ uint32) (rpc.Initiation, error) {
 			cr := old
 			if c.of != nil {
 				var err error
@@ -56,14 +64,30 @@ func TestKerberosDoctor(t *testing.T) {
 				}
 			}
 			return cr.Initiate(ctx, c.host)
-		})
+		}
+		sec := &dial.Secure{Service: gss.Privacy, Initiate: initiate}
+		r := doctor.Client(ctx, doctor.This(), u(), sec)
 		cancel()
 		stopDaemon(t, d)
 		f := r[len(r)-1]
 		if f.Level != c.level || f.Check != c.check || !strings.Contains(f.What, c.what) || !strings.Contains(f.Do, c.do) {
 			t.Errorf("%s: %+v", name, r)
 		}
+		// The calls of version 3 have the flavor, too: the export takes no other.
+		if r.Failed() == (c.level == doctor.OK) || (reportOf(r, "fsinfo").Level == doctor.OK) != (c.level == doctor.OK) {
+			t.Errorf("%s: %+v", name, r)
+		}
 	}
+}
+
+// reportOf returns the last finding of a check.
+func reportOf(r doctor.Report, check string) doctor.Finding {
+	for _, f := range slices.Backward(r) {
+		if f.Check == check {
+			return f
+		}
+	}
+	return doctor.Finding{}
 }
 
 func fromCache(name string) func() (*creds.Creds, error) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/dial"
 	"github.com/rstored/rstored/rdma/sysfs"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
@@ -29,8 +30,16 @@ func pathMTU(mtu int) int {
 }
 
 // Client checks this host as a client of the server that u names, and makes the calls that a mount
-// would make.
-func Client(ctx context.Context, h *Host, u client.URL) Report {
+// would make. If sec is not nil it tries Kerberos too (see Kerberos), and protects these calls by it.
+func Client(ctx context.Context, h *Host, u client.URL, sec *dial.Secure) Report {
+	r := probe(ctx, h, u, sec)
+	if sec != nil {
+		r = append(r, Kerberos(ctx, u, sec)...)
+	}
+	return r
+}
+
+func probe(ctx context.Context, h *Host, u client.URL, sec *dial.Secure) Report {
 	var r Report
 	name, port, err := net.SplitHostPort(u.Host)
 	if err != nil {
@@ -55,11 +64,11 @@ func Client(ctx context.Context, h *Host, u client.URL) Report {
 	}
 	if u.Transport == rpc.TransportRDMA {
 		r.firewall(h)
-		r.probeRDMA(ctx, h, at, local, u.Path)
-		r.probeTCP(ctx, net.JoinHostPort(name, client.PortTCP), u.Path, Warn)
+		r.probeRDMA(ctx, h, at, local, name, u.Path, sec)
+		r.probeTCP(ctx, net.JoinHostPort(name, client.PortTCP), u.Path, Warn, sec)
 		return r
 	}
-	r.probeTCP(ctx, u.Host, u.Path, Fail)
+	r.probeTCP(ctx, u.Host, u.Path, Fail, sec)
 	return r
 }
 

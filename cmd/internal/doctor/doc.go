@@ -6,6 +6,6 @@
 // calls of a mount, denials.go explains clients that were denied, fix.go carries out remedies. A
 // Report is made by one goroutine.
 //
-//	r := doctor.Client(ctx, doctor.This(), url)
+//	r := doctor.Client(ctx, doctor.This(), url, nil)
 //	r.Print(os.Stdout)
 package doctor

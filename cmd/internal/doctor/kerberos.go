@@ -15,12 +15,8 @@ import (
 )
 
 // Kerberos tries what calls with Kerberos need, step by step: a ticket for the server, a security
-// context, and a call in it. It does so over the transport of u. initiate begins a context with a
-// host.
-func Kerberos(
-	ctx context.Context, u client.URL, service gss.Service,
-	initiate func(ctx context.Context, host string) (rpc.Initiation, error),
-) Report {
+// context, and a call in it. It does so over the transport of u.
+func Kerberos(ctx context.Context, u client.URL, sec *dial.Secure) Report {
 	var r Report
 	host, _, err := net.SplitHostPort(u.Host)
 	if err != nil {
@@ -29,7 +25,7 @@ func Kerberos(
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*connectTime)
 	defer cancel()
-	half, err := initiate(ctx, host)
+	half, err := sec.Initiate(ctx, host, 0)
 	if err != nil {
 		r.add(Fail, "krb5-ticket", "'klist' shows the tickets, 'kinit' gets one, and 'kvno nfs/"+host+
 			"' tries the KDC alone", "no ticket for the server: %v", err)
@@ -44,9 +40,9 @@ func Kerberos(
 		return r
 	}
 	used := false
-	s := rpc.NewSecured(conn, service, func(ctx context.Context, _ uint32) (rpc.Initiation, error) {
+	s := rpc.NewSecured(conn, sec.Service, func(ctx context.Context, _ uint32) (rpc.Initiation, error) {
 		if used { // a token counts once
-			return initiate(ctx, host)
+			return sec.Initiate(ctx, host, 0)
 		}
 		used = true
 		return half, nil
@@ -54,10 +50,10 @@ func Kerberos(
 	defer func() { _ = s.Close() }()
 	begun := time.Now()
 	if err := s.Call(ctx, &rpc.Request{Prog: nfs3.Program, Vers: nfs3.Version, Proc: nfs3.ProcNull}); err != nil {
-		r.add(Fail, "krb5-context", contextHint(err, host), "a call with sec=%v: %v", service, plain(err))
+		r.add(Fail, "krb5-context", contextHint(err, host), "a call with sec=%v: %v", sec.Service, plain(err))
 		return r
 	}
-	r.ok("krb5-context", "a call with sec=%v: answered in %v, the establishment of the context included", service,
+	r.ok("krb5-context", "a call with sec=%v: answered in %v, the establishment of the context included", sec.Service,
 		time.Since(begun).Round(100*time.Microsecond))
 	return r
 }

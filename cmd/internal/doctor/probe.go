@@ -42,8 +42,10 @@ const (
 	recordTime = 200 * time.Millisecond
 )
 
-// probeRDMA connects as a client and makes the calls of a mount.
-func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, local netip.Addr, path string) {
+// probeRDMA connects as a client and makes the calls of a mount, as sec protects them.
+func (r *Report) probeRDMA(
+	ctx context.Context, h *Host, at netip.AddrPort, local netip.Addr, name, path string, sec *dial.Secure,
+) {
 	ends := make(chan end, 1) // of the one connection that is made
 	reportFailure := func(e end) {
 		select {
@@ -118,7 +120,7 @@ func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, loca
 	}
 	nc := client.New(client.Config{
 		Peer: at.String(), Cred: dial.Self(), GiveUp: callTime,
-		Dial: func(context.Context) (rpc.Client, error) { return c, nil },
+		Dial: func(context.Context) (rpc.Client, error) { return sec.Protect(c, name), nil },
 	})
 	r.mount(ctx, nc, "RDMA", path, dev.Addr(), Fail)
 }
@@ -235,8 +237,12 @@ func (r *Report) mount(ctx context.Context, c *client.Client, over, path string,
 	r.ok("mount", "MOUNT of %s over %s from %v", path, over, from)
 	i, err := c.Info(ctx, root)
 	if err != nil {
-		r.add(level, "fsinfo", "rstorectl log-level debug, on the server, and look at its log", "FSINFO of %s over %s: %v",
-			path, over, err)
+		do := "rstorectl log-level debug, on the server, and look at its log"
+		var denied *rpc.DeniedError
+		if errors.As(err, &denied) && denied.Auth == rpc.AuthTooWeak {
+			do = "the export wants Kerberos: name its flavor with --sec, here and as sec= when mounting"
+		}
+		r.add(level, "fsinfo", do, "FSINFO of %s over %s: %v", path, over, err)
 		return
 	}
 	r.ok("fsinfo", "FSINFO of %s over %s: reads up to %d bytes, writes up to %d", path, over, i.ReadMax, i.WriteMax)
@@ -271,7 +277,7 @@ func (r *Report) mountFailed(
 
 // probeTCP is probeRDMA over TCP. level is that of failures: a server may be without TCP on
 // purpose.
-func (r *Report) probeTCP(ctx context.Context, host, path string, level Level) {
+func (r *Report) probeTCP(ctx context.Context, host, path string, level Level, sec *dial.Secure) {
 	connecting, cancel := context.WithTimeout(ctx, connectTime)
 	conn, err := new(net.Dialer).DialContext(connecting, "tcp", host)
 	cancel()
@@ -289,12 +295,12 @@ func (r *Report) probeTCP(ctx context.Context, host, path string, level Level) {
 	}
 	_ = conn.Close()
 	r.ok("tcp", "TCP connect to %s from %v", host, from)
-	d := &dial.Dialer{GiveUp: callTime}
-	defer func() { _ = d.Close() }()
-	c := d.Client(client.URL{Transport: rpc.TransportTCP, Host: host, Path: path})
+	plain, secure := &dial.Dialer{GiveUp: callTime}, &dial.Dialer{GiveUp: callTime, Secure: sec}
+	defer func() { _, _ = plain.Close(), secure.Close() }()
+	u := client.URL{Transport: rpc.TransportTCP, Host: host, Path: path}
 	const other = "something other than NFS version 3 may serve that port: 'rstorectl port list' on the server"
-	if r.null(ctx, c.RPC(), "TCP", 0, other) {
-		r.mount(ctx, c, "TCP", path, from, level)
+	if r.null(ctx, plain.Client(u).RPC(), "TCP", 0, other) {
+		r.mount(ctx, secure.Client(u), "TCP", path, from, level)
 		r.portmapper(ctx, host)
 	}
 }
