@@ -12,9 +12,12 @@ import (
 //
 //	Dispatch      header: context, checksum, sequence number (authenticate)
 //	worker        Init: the context is established
-//	              Integrity, Privacy: the arguments are checked or decrypted (resume)
+//	loop, worker  Integrity, Privacy: the arguments are checked or decrypted (resume)
 //	procedure     arguments in Args, results in Res, as without RPCSEC_GSS
-//	send          the results are protected, and the verifier is put in
+//	loop, worker  send: the results are protected, and the verifier is put in
+//
+// A transport's loop itself checks and protects up to onLoop bytes: a change to a worker and back
+// costs more. More than that would keep other calls waiting.
 type gssCall struct {
 	cred     gss.Cred // Handle aliases the message
 	header   []byte   // of the message, up to the end of the credential
@@ -23,7 +26,8 @@ type gssCall struct {
 	bad      bool     // the credential does not decode
 
 	ctx     *gss.ServerContext
-	pending bool // a worker has to call resume
+	pending bool // resume has to be called
+	sealing bool // the procedure is done, and a worker has to call send
 	window  bool // the reply has the verifier of Init
 }
 
@@ -135,21 +139,51 @@ func (s *Server) routed(c *Call) bool {
 	return true
 }
 
-// enqueueProtected goes on with a call that authenticate lets pass. Decrypting and looking up users
-// takes too long for a transport's loop.
+// onLoop is how many bytes of arguments or of results a loop checks, decrypts, protects or encrypts:
+// some 15 us with integrity, 40 us with privacy.
+const onLoop = 16 << 10
+
+// enqueueProtected goes on with a call that authenticate lets pass. Looking up users takes too long
+// for a transport's loop.
 func (s *Server) enqueueProtected(c *Call, mayBlock bool) {
 	switch {
 	case !c.gss.pending:
 		s.begin(c, mayBlock)
-	case mayBlock:
-		s.resume(c)
+	case mayBlock, c.gss.cred.Proc == gss.Data && c.proc.Inline && !c.Elsewhere && c.Args.Remaining() <= onLoop:
+		s.resume(c, mayBlock)
 	default:
 		s.enqueue(c)
 	}
 }
 
-// resume is the part of authentication that a worker does.
-func (s *Server) resume(c *Call) {
+// proceed is what a worker does with a call of RPCSEC_GSS that the loop has begun. It reports false
+// if the procedure is to be called.
+func (s *Server) proceed(c *Call) bool {
+	switch g := &c.gss; {
+	case g.sealing:
+		c.send(false)
+	case g.pending:
+		s.resume(c, true)
+	default:
+		return false
+	}
+	return true
+}
+
+// leaveSealing passes a call that a loop has executed to a worker, if its results take too long to
+// be protected on the loop.
+func (s *Server) leaveSealing(c *Call) bool {
+	if c.gss.cred.Service <= gss.None || c.Res.Len() <= onLoop {
+		return false
+	}
+	c.gss.sealing = true
+	s.enqueue(c)
+	return true
+}
+
+// resume removes the protection of the arguments, and goes on with the call. A call of Init
+// establishes its context.
+func (s *Server) resume(c *Call, mayBlock bool) {
 	g := &c.gss
 	g.pending = false
 	if g.cred.Proc == gss.Init {
@@ -164,7 +198,7 @@ func (s *Server) resume(c *Call) {
 		return
 	}
 	c.Args = args
-	s.begin(c, true)
+	s.begin(c, mayBlock)
 }
 
 // establish answers a call of Init (RFC 2203 section 5.2.3.1).
@@ -186,7 +220,6 @@ func (s *Server) establish(c *Call) {
 
 // send passes the reply in Res to the transport. An accepted reply to a call of RPCSEC_GSS gets its
 // verifier. If the call was successful, its results are protected (RFC 2203 section 5.3.3.2).
-// section 5.3.3.2).
 func (c *Call) send(drop bool) {
 	const (
 		status   = 8

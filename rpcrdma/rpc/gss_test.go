@@ -30,9 +30,10 @@ type gssRig struct {
 	s      *Server
 	svc    testService
 	client *gss.Context
-	seen   Cred // by WHO
-	limit  int  // of the transport for bulk results; 0: none
-	room   int  // for bulk results, in procedure WHO
+	seen   Cred   // by WHO
+	limit  int    // of the transport for bulk results; 0: none
+	room   int    // for bulk results, in procedure WHO
+	bulk   []byte // what WHO returns
 }
 
 const (
@@ -42,7 +43,7 @@ const (
 
 func newGSSRig(t *testing.T) *gssRig {
 	t.Helper()
-	r := &gssRig{t: t}
+	r := &gssRig{t: t, bulk: []byte("nobody but you")}
 	key := gss.Key{Type: gss.AES256SHA1, Value: bytes.Repeat([]byte{7}, 32)}
 	client, err := gss.NewContext(key, gss.Role{})
 	if err != nil {
@@ -56,7 +57,7 @@ func newGSSRig(t *testing.T) *gssRig {
 	programs := r.svc.programs()
 	programs[0].Procs = append(programs[0].Procs, Proc{Name: "WHO", Inline: true, Serve: func(c *Call, _ bool) Status {
 		r.seen, r.room = c.Cred, c.BulkMax
-		c.Res.Bulk([]byte("nobody but you"))
+		c.Res.Bulk(r.bulk)
 		c.Res.Uint32(5)
 		return Done
 	}}, Proc{Name: "WRITE", Mutates: true, Serve: func(c *Call, _ bool) Status {

@@ -189,7 +189,9 @@ func (s *Server) run(c *Call, mayBlock bool) bool {
 	if c.entry != nil {
 		s.cache.finish(c, status == Done, c.start)
 	}
-	c.send(status == Drop)
+	if status == Drop || mayBlock || !s.leaveSealing(c) {
+		c.send(status == Drop)
+	}
 	return true
 }
 
@@ -268,9 +270,7 @@ func (s *Server) work(i int) {
 			continue
 		}
 		c.moved = max(time.Since(s.epoch)-c.came, 1)
-		if c.gss.pending {
-			s.resume(c)
-		} else {
+		if !s.proceed(c) {
 			s.run(c, true)
 		}
 	}
