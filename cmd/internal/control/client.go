@@ -108,6 +108,11 @@ func (d *Dialer) open(ctx context.Context, method, path string, q url.Values, in
 		return nil, err
 	}
 	res, err := d.http.Do(req)
+	if method == http.MethodGet && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)) && ctx.Err() == nil {
+		// A process that was just replaced by a live upgrade accepted the connection. The one after
+		// it answers.
+		res, err = d.http.Do(req)
+	}
 	if err != nil {
 		return nil, d.explain(err)
 	}

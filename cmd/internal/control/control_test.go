@@ -302,3 +302,47 @@ func TestSocketDirectory(t *testing.T) {
 		t.Errorf("another user's directory: %v", err)
 	}
 }
+
+// TestReplacedProcess: a live upgrade ends the process that has accepted a connection. A question
+// is asked again of the next process; a request that may change something is not.
+func TestReplacedProcess(t *testing.T) {
+	access, err := NewAccess("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, next := serve(t, access)
+	sock := filepath.Join(t.TempDir(), "ctl")
+	l, err := net.Listen("unix", sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	defer func() { _ = l.Close() }()
+	ended := make(chan error, 1)
+	go func() {
+		var errs error
+		for i := range 2 {
+			c, err := l.Accept()
+			if err != nil {
+				ended <- errors.Join(errs, err)
+				return
+			}
+			_, _ = c.Read(make([]byte, 1))
+			if i == 1 {
+				errs = errors.Join(errs, os.Rename(next, sock))
+			}
+			errs = errors.Join(errs, c.Close())
+		}
+		ended <- errs
+	}()
+	d := Dial(sock)
+	if err := d.Reload(t.Context()); err == nil || strings.Contains(err.Error(), "loud") {
+		t.Errorf("reload: %v", err)
+	}
+	if s, err := d.Status(t.Context()); err != nil || s.PID != 7 {
+		t.Errorf("status %+v, %v", s, err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
