@@ -66,12 +66,15 @@ import (
 //	28   slot
 //	32   sequence
 //	36   hash
-//	68   note: length, and 16 bytes
+//	68   first note: length, and 16 bytes
+//	85   CRC-32 of the number and the second note
+//	89   second note: length, and 16 bytes; length 0: there is none
 //	127  1: the client has no answer
 //
-// Number 0 is a free record. The checksum detects records that a kill left half written. Byte 127
-// is outside of the checksum, because again sets it long after begin; a single byte is never half
-// written. If several records are of one slot, the one with the greatest number is valid.
+// Number 0 is a free record. The checksums detect what a kill left half written. A call writes its
+// second note after the change, when the first one must not be lost any more. Byte 127 is outside
+// of the checksums, because again sets it long after begin; a single byte is never half written. If
+// several records are of one slot, the one with the greatest number is valid.
 const (
 	callRecord  = 128
 	callNumber  = 4
@@ -80,9 +83,10 @@ const (
 	callSeq     = 32
 	callSum     = 36
 	callNote    = 68
-	callEnd     = callNote + 1 + callNoteMax
-	callAsked   = callRecord - 1
 	callNoteMax = 16
+	callEnd     = callNote + 1 + callNoteMax
+	callSecond  = callEnd + 4
+	callAsked   = callRecord - 1
 
 	// callsAge is how long a client has to send a call again in its new session. Without a bound, a
 	// new REMOVE of the same name days later could be taken for the old one, and would not be
@@ -119,7 +123,7 @@ type journal struct {
 	mem    []byte
 	number uint64
 	next   int
-	used   []slotKey       // by record; of this process
+	used   []slotKey       // by record; of this process. Zero: the record is of an earlier one, or free
 	slots  map[slotKey]int // the record of a slot
 	before map[slotKey]begun
 	asked  map[callSumOf][]askedCall
@@ -151,9 +155,13 @@ func (j *journal) load(mem []byte, now time.Time) {
 			continue
 		}
 		newest[k] = number
-		b := begun{i, be.Uint32(r[callSeq:]), callSumOf(r[callSum:]), bytes.Clone(r[callNote+1:][:r[callNote]])}
+		note := r[callNote:]
+		if l := r[callSecond]; 0 < l && l <= callNoteMax && be.Uint32(r[callEnd:]) == secondSum(r) {
+			note = r[callSecond:]
+		}
+		b := begun{i, be.Uint32(r[callSeq:]), callSumOf(r[callSum:]), bytes.Clone(note[1:][:note[0]])}
 		if r[callAsked] == 1 {
-			j.asked[b.sum] = append(j.asked[b.sum], askedCall{b, now})
+			j.ask(b, now)
 		} else {
 			j.before[k] = b
 		}
@@ -170,14 +178,40 @@ func (j *journal) again(k slotKey, seq uint32, now time.Time) {
 		return
 	}
 	delete(j.before, k)
-	j.record(b.record)[callAsked] = 1
+	if j.kept(b) {
+		j.record(b.record)[callAsked] = 1
+	}
+	j.ask(b, now)
+}
+
+// kept reports whether the record of a call of an earlier process is still its own. This process
+// uses the oldest records again for its own calls.
+func (j *journal) kept(b begun) bool { return j.used[b.record] == slotKey{} }
+
+func (j *journal) free(b begun) {
+	if j.kept(b) {
+		clear(j.record(b.record))
+	}
+}
+
+// ask enters a call that the client has sent again. Two identical calls with the same note are one:
+// the process was killed in take. The second mark would otherwise wait for a later call, which
+// would then not be executed.
+func (j *journal) ask(b begun, now time.Time) {
+	for _, a := range j.asked[b.sum] {
+		if bytes.Equal(a.note, b.note) {
+			j.free(b)
+			return
+		}
+	}
 	j.asked[b.sum] = append(j.asked[b.sum], askedCall{b, now})
 }
 
-// take finds a call without an answer by its hash (step 2), and frees its record. A client may have
-// sent several identical calls, in several slots: take returns them in the order of step 1. If the
-// record was overwritten for another slot since load, its hash differs, and it stays.
-func (j *journal) take(sum callSumOf, now time.Time) (note []byte) {
+// take finds a call without an answer by its hash (step 2), and moves its record to the slot in
+// which it is executed now. A client may have sent several identical calls, in several slots: take
+// returns them in the order of step 1. The old record is freed when the new one is complete, because
+// the process may be killed in between.
+func (j *journal) take(k slotKey, seq uint32, sum callSumOf, now time.Time) (note []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	list := j.asked[sum]
@@ -186,10 +220,12 @@ func (j *journal) take(sum callSumOf, now time.Time) (note []byte) {
 		list = list[1:]
 		if now.Sub(a.at) < callsAge {
 			note = a.note
+			if j.next == a.record {
+				j.next = (j.next + 1) % len(j.used)
+			}
+			j.write(k, seq, sum, note)
 		}
-		if r := j.record(a.record); callSumOf(r[callSum:]) == sum {
-			clear(r)
-		}
+		j.free(a.begun)
 	}
 	if j.asked[sum] = list; len(list) == 0 {
 		delete(j.asked, sum)
@@ -197,14 +233,27 @@ func (j *journal) take(sum callSumOf, now time.Time) (note []byte) {
 	return note
 }
 
-// begin records what a call is about to do. The record replaces that of the call that used the slot
-// before: the client has the answer to that call, or it would not use the slot again. A slot
-// without a record takes the next record of the ring, which may belong to another slot. note must
-// not be longer than callNoteMax, or it is cut off; nfs.Objects writes 16 bytes.
+// begin records what a call is about to do, or, if it has a record already, what it has done. note
+// must not be longer than callNoteMax, or it is cut off; nfs.Objects writes 16 bytes.
 func (j *journal) begin(k slotKey, seq uint32, sum callSumOf, note []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.write(k, seq, sum, note)
+}
+
+// write is begin with mu held. The record replaces that of the call that used the slot before: the
+// client has the answer to that call, or it would not use the slot again. A slot without a record
+// takes the next record of the ring, which may belong to another slot.
+func (j *journal) write(k slotKey, seq uint32, sum callSumOf, note []byte) {
+	be := binary.BigEndian
 	i, ok := j.slots[k]
+	if ok {
+		if r := j.record(i); be.Uint32(r[callSeq:]) == seq && callSumOf(r[callSum:]) == sum {
+			r[callSecond] = byte(copy(r[callSecond+1:][:callNoteMax], note))
+			be.PutUint32(r[callEnd:], secondSum(r))
+			return
+		}
+	}
 	if !ok {
 		i = j.next
 		j.next = (i + 1) % len(j.used)
@@ -213,7 +262,6 @@ func (j *journal) begin(k slotKey, seq uint32, sum callSumOf, note []byte) {
 	}
 	j.number++
 	r := j.record(i)
-	be := binary.BigEndian
 	clear(r)
 	be.PutUint64(r[callNumber:], j.number)
 	copy(r[callSession:], k.session[:])
@@ -222,6 +270,13 @@ func (j *journal) begin(k slotKey, seq uint32, sum callSumOf, note []byte) {
 	copy(r[callSum:], sum[:])
 	r[callNote] = byte(copy(r[callNote+1:callEnd], note))
 	be.PutUint32(r, crc32.ChecksumIEEE(r[callNumber:callEnd]))
+}
+
+// secondSum is the checksum of the second note. It covers the number too, so that it does not fit
+// another call of the record.
+func secondSum(r []byte) uint32 {
+	sum := crc32.ChecksumIEEE(r[callNumber:callSession])
+	return crc32.Update(sum, crc32.IEEETable, r[callSecond:][:1+callNoteMax])
 }
 
 // attempt is the operation of a compound that the journal records: the first one that changes names
@@ -240,7 +295,8 @@ func (a *attempt) Journaled() bool { return a.k.journaled() }
 
 func (k *compound) journaled() bool { return len(k.s.journal.mem) > 0 }
 
-// Doubt implements nfs.Noter. The hash covers the owner string of the client, the credential, both
+// Doubt implements nfs.Noter. A note that it returns is recorded for this execution as well, because
+// the server may be killed again. The hash covers the owner string of the client, the credential, both
 // file handles, and the arguments up to the end of the compound. (The client repeats all
 // operations; the same REMOVE followed by others is another request.) It does not cover the client
 // ID and the session, because they are new after a restart.
@@ -265,14 +321,11 @@ func (a *attempt) Doubt() []byte {
 	if cap(e.B) <= cachedMax {
 		k.cacheBuf = e.B
 	}
-	note := k.s.journal.take(a.sum, k.now)
-	if note != nil {
-		a.Intend(note) // the server may be killed again
-	}
-	return note
+	return k.s.journal.take(a.slot, a.seq, a.sum, k.now)
 }
 
-// Intend implements nfs.Noter. Doubt must have been called before: it computes the hash.
+// Intend implements nfs.Noter. Doubt must have been called before: it computes the hash. Of two
+// notes of one call the second counts.
 func (a *attempt) Intend(note []byte) { a.k.s.journal.begin(a.slot, a.seq, a.sum, note) }
 
 // done is the nfs.Noter of operations that the journal does not record.

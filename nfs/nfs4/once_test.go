@@ -190,7 +190,7 @@ func TestCallsJournal(t *testing.T) {
 	mem := make([]byte, records*callRecord)
 	var j journal
 	j.load(mem, now)
-	key := func(i int) slotKey { return slotKey{slot: uint32(i)} }
+	key := func(i int) slotKey { return slotKey{slot: uint32(i) + 1} }
 	sum := func(i int) callSumOf { return callSumOf{byte(i)} }
 	note := bytes.Repeat([]byte{7}, callNoteMax)
 	for i := range 6 { // the first two make room
@@ -201,7 +201,7 @@ func TestCallsJournal(t *testing.T) {
 		var next journal
 		next.load(bytes.Clone(mem), now)
 		next.again(key(i), seq, now)
-		return bytes.Equal(next.take(s, now), note) && next.take(s, now) == nil
+		return bytes.Equal(next.take(key(9), 1, s, now), note) && next.take(key(9), 1, s, now) == nil
 	}
 	for i, want := range []bool{false, false, true, true, true, false} {
 		if took(i, 1, sum(i)) != want {
@@ -222,5 +222,72 @@ func TestCallsJournal(t *testing.T) {
 		if len(next.before) != records-1 {
 			t.Fatalf("byte %d is damaged, and %d records count", i, len(next.before))
 		}
+	}
+}
+
+// TestTornNote: a kill while the second note of a call is written leaves the first one or the
+// second, wherever it cuts the write. A kill while a record moves to a new slot leaves one mark.
+func TestTornNote(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	mem := make([]byte, 4*callRecord)
+	var j journal
+	j.load(mem, now)
+	slot := func(i uint32) slotKey { return slotKey{slot: i} }
+	sum := callSumOf{1}
+	first, second := bytes.Repeat([]byte{7}, callNoteMax), bytes.Repeat([]byte{8}, callNoteMax)
+	j.begin(slot(1), 1, callSumOf{}, second) // an earlier call of the slot
+	j.begin(slot(1), 2, sum, first)
+	before := bytes.Clone(mem)
+	j.begin(slot(1), 2, sum, second)
+	for cut := range mem {
+		for _, torn := range [][]byte{
+			append(bytes.Clone(mem[:cut]), before[cut:]...), append(bytes.Clone(before[:cut]), mem[cut:]...),
+		} {
+			var next journal
+			next.load(torn, now)
+			next.again(slot(1), 2, now)
+			if got := next.take(slot(2), 1, sum, now); !bytes.Equal(got, first) && !bytes.Equal(got, second) {
+				t.Fatalf("cut at %d: the note is %x", cut, got)
+			}
+		}
+	}
+
+	var next journal
+	next.load(mem, now)
+	next.again(slot(1), 2, now)
+	old := bytes.Clone(mem)
+	next.take(slot(2), 1, sum, now)
+	copy(mem, old[:callRecord]) // the new record is complete, the old one not yet freed
+	var last journal
+	last.load(mem, now)
+	last.again(slot(2), 1, now)
+	if got := last.take(slot(3), 1, sum, now); !bytes.Equal(got, second) {
+		t.Errorf("after a kill in between the note is %x", got)
+	}
+	if got := last.take(slot(3), 2, sum, now); got != nil {
+		t.Errorf("a later call that looks the same gets the note %x", got)
+	}
+}
+
+// TestRecordUsedAgain: a client sends a call of a record that this process has used for another
+// call since. The mark must not go to that call.
+func TestRecordUsedAgain(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	mem := make([]byte, 2*callRecord)
+	var j, next, last journal
+	j.load(mem, now)
+	note := bytes.Repeat([]byte{7}, callNoteMax)
+	j.begin(slotKey{slot: 1}, 1, callSumOf{1}, note)
+	next.load(mem, now)
+	for i := range uint32(2) {
+		next.begin(slotKey{slot: 2 + i}, 1, callSumOf{2}, note)
+	}
+	next.again(slotKey{slot: 1}, 1, now)
+	if got := next.take(slotKey{slot: 4}, 1, callSumOf{1}, now); !bytes.Equal(got, note) {
+		t.Errorf("the note is %x", got)
+	}
+	last.load(mem, now)
+	if len(last.asked) > 0 {
+		t.Error("a call is marked that the client has not sent again")
 	}
 }
