@@ -2,10 +2,12 @@ package nfs4
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"hash/crc32"
 	"hash/fnv"
+	"slices"
 	"sync"
 	"time"
 
@@ -122,6 +124,7 @@ type journal struct {
 	mu     sync.Mutex
 	mem    []byte
 	number uint64
+	order  []int // of records, the oldest first: a new slot takes order[next]
 	next   int
 	used   []slotKey       // by record; of this process. Zero: the record is of an earlier one, or free
 	slots  map[slotKey]int // the record of a slot
@@ -137,6 +140,7 @@ func (j *journal) record(i int) []byte { return j.mem[i*callRecord:][:callRecord
 // valid checksum are skipped, and overwritten in their turn.
 func (j *journal) load(mem []byte, now time.Time) {
 	n := len(mem) / callRecord
+	numbers := make([]uint64, n)
 	j.mem, j.used, j.slots = mem[:n*callRecord], make([]slotKey, n), make(map[slotKey]int)
 	j.before, j.asked = make(map[slotKey]begun), make(map[callSumOf][]askedCall)
 	newest := make(map[slotKey]uint64)
@@ -147,9 +151,8 @@ func (j *journal) load(mem []byte, now time.Time) {
 		if number == 0 || be.Uint32(r) != crc32.ChecksumIEEE(r[callNumber:callEnd]) || r[callNote] > callNoteMax {
 			continue
 		}
-		if number > j.number {
-			j.number, j.next = number, (i+1)%n
-		}
+		numbers[i] = number
+		j.number = max(j.number, number)
 		k := slotKey{state.SessionID(r[callSession:]), be.Uint32(r[callSlot:])}
 		if number < newest[k] {
 			continue
@@ -166,6 +169,13 @@ func (j *journal) load(mem []byte, now time.Time) {
 			j.before[k] = b
 		}
 	}
+	// This process may be killed before a client has sent a call of the process before again. So the
+	// free records are used first, then those that were written longest ago.
+	j.order, j.next = make([]int, n), 0
+	for i := range j.order {
+		j.order[i] = i
+	}
+	slices.SortStableFunc(j.order, func(a, b int) int { return cmp.Compare(numbers[a], numbers[b]) })
 }
 
 // again notes that a client has sent a call of a session of an earlier process (step 1). A slot or
@@ -220,8 +230,8 @@ func (j *journal) take(k slotKey, seq uint32, sum callSumOf, now time.Time) (not
 		list = list[1:]
 		if now.Sub(a.at) < callsAge {
 			note = a.note
-			if j.next == a.record {
-				j.next = (j.next + 1) % len(j.used)
+			if j.order[j.next] == a.record {
+				j.next = (j.next + 1) % len(j.order)
 			}
 			j.write(k, seq, sum, note)
 		}
@@ -243,7 +253,7 @@ func (j *journal) begin(k slotKey, seq uint32, sum callSumOf, note []byte) {
 
 // write is begin with mu held. The record replaces that of the call that used the slot before: the
 // client has the answer to that call, or it would not use the slot again. A slot without a record
-// takes the next record of the ring, which may belong to another slot.
+// takes the next record in order, which may belong to another slot.
 func (j *journal) write(k slotKey, seq uint32, sum callSumOf, note []byte) {
 	be := binary.BigEndian
 	i, ok := j.slots[k]
@@ -255,8 +265,8 @@ func (j *journal) write(k slotKey, seq uint32, sum callSumOf, note []byte) {
 		}
 	}
 	if !ok {
-		i = j.next
-		j.next = (i + 1) % len(j.used)
+		i = j.order[j.next]
+		j.next = (j.next + 1) % len(j.order)
 		delete(j.slots, j.used[i])
 		j.slots[k], j.used[i] = i, k
 	}

@@ -291,3 +291,29 @@ func TestRecordUsedAgain(t *testing.T) {
 		t.Error("a call is marked that the client has not sent again")
 	}
 }
+
+// TestKilledTwice: a process that is killed at once leaves the records of the process before,
+// whichever of them was written last.
+func TestKilledTwice(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	mem := make([]byte, 8*callRecord)
+	const slots = 4
+	note := bytes.Repeat([]byte{7}, callNoteMax)
+	for last := range uint32(slots) {
+		clear(mem)
+		var first, second, third journal
+		first.load(mem, now)
+		for i := range uint32(slots) {
+			first.begin(slotKey{slot: i + 1}, 1, callSumOf{byte(i)}, note)
+		}
+		first.begin(slotKey{slot: last + 1}, 2, callSumOf{byte(last)}, note)
+		second.load(mem, now)
+		for i := range uint32(slots) {
+			second.begin(slotKey{slot: 100 + i}, 1, callSumOf{100}, note)
+		}
+		third.load(mem, now)
+		if len(third.before) != 2*slots {
+			t.Errorf("slot %d was used last: %d records, not %d", last, len(third.before), 2*slots)
+		}
+	}
+}
