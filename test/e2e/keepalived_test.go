@@ -19,6 +19,7 @@ import (
 type keepalived struct {
 	n    *haNode
 	dir  string
+	unit string // the command
 	cmd  *exec.Cmd
 	done chan struct{}
 }
@@ -40,29 +41,31 @@ func (k *keepalived) write(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{filepath.Join(binDir, "rstored")}
+	args := []string{k.unit, k.dir, filepath.Join(binDir, "rstored")}
 	for _, a := range k.n.args() {
 		args = append(args, "'"+a+"'")
 	}
 	ctl := filepath.Join(binDir, "rstorectl") + " --quiet --control " + k.n.control + " status"
 	// A process that has ended, and that nobody has waited for, does not run.
-	runs := fmt.Sprintf("#!/bin/sh\nruns() { grep -q '^State:.[^ZX]' /proc/$(cat %s/pid)/status; } 2>/dev/null\n", k.dir)
+	runs := fmt.Sprintf("#!/bin/sh\nruns() { grep -q '^State:.[^ZX]' /proc/$(cat %s/unit)/status; } 2>/dev/null\n", k.dir)
 	// As systemctl start: one that runs already is left alone.
-	standby := runs + fmt.Sprintf("if ! runs; then\n\t%[1]s >>%[2]s/log 2>&1 &\n\techo $! >%[2]s/pid\nfi\n",
+	standby := runs + fmt.Sprintf("if ! runs; then\n\t%[1]s >>%[2]s/log 2>&1 &\n\techo $! >%[2]s/unit\nfi\n",
 		strings.Join(args, " "), k.dir)
 	start := standby + "until timeout 5 " + ctl + " >/dev/null 2>&1; do runs || exit 1; sleep 0.05; done\n"
 	// As systemctl stop: it waits, and a second call sends no second signal.
-	stop := runs + fmt.Sprintf("runs || exit 0\npid=$(cat %[1]s/pid)\n"+
-		"if [ -n \"$*\" ] || mkdir %[1]s/stopping.$pid 2>/dev/null; then kill $* $pid 2>/dev/null; fi\n"+
+	stop := runs + fmt.Sprintf("runs || exit 0\npid=$(cat %[1]s/unit)\n"+
+		"if mkdir %[1]s/stopping.$pid 2>/dev/null; then kill $pid 2>/dev/null; fi\n"+
 		"while runs; do sleep 0.02; done\n", k.dir)
-	settings := fmt.Sprintf("START=%s/start\nSTANDBY=%[1]s/standby\nSTOP=%[1]s/stop\nKILL='%[1]s/stop -9'\n"+
+	// As systemctl kill: the unit starts the daemon again.
+	kill := fmt.Sprintf("#!/bin/sh\nkill -9 $(cat %s/pid)\n", k.dir)
+	settings := fmt.Sprintf("START=%s/start\nSTANDBY=%[1]s/standby\nSTOP=%[1]s/stop\nKILL=%[1]s/kill\n"+
 		"STATUS='%s'\nMARK=%[1]s/mark\n"+
 		"FAILOVER='%[3]s --control %[4]s failover --to'\nRESTART='kill '$(cat %[1]s/keepalived.pid)\n",
 		k.dir, ctl, filepath.Join(binDir, "rstorectl"), k.n.control)
 	ha = []byte(strings.ReplaceAll(string(ha), "/etc/default/rstored-ha", k.dir+"/default"))
 	for name, content := range map[string]string{
 		"keepalived.conf": conf, "rstored-ha": string(ha), "default": settings,
-		"start": start, "standby": standby, "stop": stop,
+		"start": start, "standby": standby, "stop": stop, "kill": kill,
 	} {
 		mode := os.FileMode(0o755)
 		if name == "keepalived.conf" {
@@ -113,7 +116,7 @@ func (k *keepalived) kill() {
 	if k.done != nil {
 		<-k.done
 	}
-	for _, name := range []string{"keepalived.pid", "vrrp.pid", "pid", "mark"} {
+	for _, name := range []string{"keepalived.pid", "vrrp.pid", "pid", "unit", "mark"} {
 		_ = os.Remove(filepath.Join(k.dir, name))
 	}
 	_, _ = k.n.space.Run("ip", "addr", "del", k.n.p.addr.String()+"/24", "dev", haPort)
@@ -148,7 +151,8 @@ func (k *keepalived) killOnce() bool {
 }
 
 // TestKeepalived: the recipe of docs/ha.md with keepalived as Debian has it, on two nodes. A node
-// loses its power, its cable, or its daemon; the other one takes address and lease.
+// loses its power, its cable, or its daemon; the other one takes address and lease. FAILOVER_FAULTS
+// has the names of faults, with commas between them, if not all are wanted.
 func TestKeepalived(t *testing.T) {
 	if _, err := exec.LookPath("keepalived"); err != nil {
 		t.Skip("keepalived is not installed")
@@ -161,6 +165,20 @@ func TestKeepalived(t *testing.T) {
 	_, _ = fmt.Sscan(os.Getenv("FAILOVER_ROUNDS"), &rounds)
 	p := newPair(t)
 	p.promote = "address"
+	unit := filepath.Join(t.TempDir(), "unit")
+	if out, err := exec.Command("go", "build", "-o", unit, "./unit").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	faults := []string{
+		"no power", "no cable", "the daemon killed", "the daemon killed for good", "the daemon stopped", "planned",
+		"planned failover",
+	}
+	if p.disk {
+		faults = append(faults, "slow storage")
+	}
+	if only := os.Getenv("FAILOVER_FAULTS"); only != "" {
+		faults = strings.Split(only, ",")
+	}
 	var ks [2]*keepalived
 	for i, n := range p.nodes {
 		// keepalived runs no script below a directory that others can write to, as /tmp is.
@@ -169,7 +187,7 @@ func TestKeepalived(t *testing.T) {
 			t.Skipf("no directory for scripts of root: %v", err)
 		}
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
-		k := &keepalived{n: n, dir: dir}
+		k := &keepalived{n: n, dir: dir, unit: unit}
 		ks[i] = k
 		k.write(t)
 		t.Cleanup(func() {
@@ -208,32 +226,25 @@ func TestKeepalived(t *testing.T) {
 		at := serving()
 		k := ks[at]
 		l.pauses("")
-		var what string
+		what := faults[(i+int(seed%uint64(len(faults))))%len(faults)]
 		fault := time.Now()
-		kinds := 6
-		if p.disk {
-			kinds++
-		}
-		switch (i + int(seed%uint64(kinds))) % kinds {
-		case 0:
-			what = "no power"
+		switch what {
+		case "no power":
 			k.n.space.IP(t, "link set "+haPort+" down")
 			k.kill()
-		case 1:
-			what = "no cable"
+		case "no cable":
 			p.clients.IP(t, "link set to-"+k.n.name+" down")
-		case 2:
-			what = "the daemon killed"
+		case "the daemon killed for good": // as when systemd has given up
+			_ = syscall.Kill(k.pid("unit"), syscall.SIGKILL)
 			_ = syscall.Kill(k.pid("pid"), syscall.SIGKILL)
-		case 3:
-			what = "the daemon stopped"
+		case "the daemon killed":
+			_ = syscall.Kill(k.pid("pid"), syscall.SIGKILL)
+		case "the daemon stopped":
 			_ = syscall.Kill(k.pid("pid"), syscall.SIGSTOP)
-		case 4:
-			what = "planned"
+		case "planned":
 			_ = k.cmd.Process.Signal(syscall.SIGTERM)
 			<-k.done
-		case 5:
-			what = "planned failover"
+		case "planned failover":
 			other := ks[1-at]
 			other.n.listens()
 			fault = time.Now()
@@ -243,8 +254,7 @@ func TestKeepalived(t *testing.T) {
 				t.Fatalf("%v: %s", err, out)
 			}
 			<-k.done
-		case 6:
-			what = "slow storage"
+		case "slow storage":
 			p.freeze(time.Duration(500+r.IntN(3000)) * time.Millisecond)
 		}
 		l.goesOn(fault.Add(300*time.Millisecond), fmt.Sprintf("round %d, %s", i, what))

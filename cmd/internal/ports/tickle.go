@@ -23,10 +23,13 @@ const (
 	// comeEvery is how often the process tries to send the first segments. A standby that is handed
 	// over to can open its ports before its host has the address.
 	comeEvery = 20 * time.Millisecond
-	// tickles is how often the clients of the lost node get a segment, one each second. The first
-	// ones can come before the network knows where the address is.
-	tickles = 4
 )
+
+// tickleAt is when the clients of the lost node get a segment, after the address has come. The first
+// ones can come before the network knows where the address is: then the answer of the client goes to
+// the lost node. The address is announced each time before.
+var tickleAt = []time.Duration{0, 50 * time.Millisecond, 150 * time.Millisecond, 400 * time.Millisecond, time.Second,
+	2 * time.Second, 3 * time.Second}
 
 // followTCP keeps a list of the connections of a listener in the state directory that nodes share,
 // and ends the connections that another node has left in that list. stop ends this. list updates
@@ -58,23 +61,7 @@ func (s *Set) followTCP(t *tcp.Listener, at netip.AddrPort) (list, stop func(), 
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		pause := comeEvery
-		var next time.Time // of the segments
-		for n := 0; ; {
-			if len(left) > 0 && n < tickles && !time.Now().Before(next) && s.tickle(left, n == 0) {
-				n++
-				next = time.Now().Add(time.Second)
-			}
-			if n > 0 || len(left) == 0 {
-				pause = listEvery
-			}
-			list()
-			select {
-			case <-time.After(pause):
-			case <-end:
-				return
-			}
-		}
+		s.follow(at.Addr(), left, list, end)
 	}()
 	return list, func() {
 		close(end)
@@ -83,21 +70,48 @@ func (s *Set) followTCP(t *tcp.Listener, at netip.AddrPort) (list, stop func(), 
 	}, nil
 }
 
+// follow updates the list until end is closed, and sends the segments to the clients in left.
+func (s *Set) follow(at netip.Addr, left []tickle.Conn, list func(), end <-chan struct{}) {
+	var came, listed time.Time // when the address came, and when the list was updated
+	for n := 0; ; {
+		busy := len(left) > 0 && n < len(tickleAt)
+		if busy && time.Since(came) >= tickleAt[n] && s.tickle(at, left, n == 0) {
+			if n++; n == 1 {
+				came = time.Now()
+			}
+		}
+		pause := listEvery
+		if busy {
+			pause = comeEvery
+		}
+		if time.Since(listed) >= listEvery {
+			list()
+			listed = time.Now()
+		}
+		select {
+		case <-time.After(pause):
+		case <-end:
+			return
+		}
+	}
+}
+
 // announce announces to the network that an address has moved here, if nodes share the state
-// directory. It repeats this once a second, as often as TCP clients get segments. If the process
-// lacks the right to do so, the program that moves the address must announce it.
+// directory. It repeats this when TCP clients get segments. If the process lacks the right to do so,
+// the program that moves the address must announce it.
 func (s *Set) announce(a netip.Addr) {
 	if s.Settings().HALease == 0 || s.From != nil || a.IsUnspecified() || a.IsLoopback() {
 		return
 	}
-	tell := func() {
-		if err := tickle.Announce(a); err != nil {
-			s.Log.Debug("an address is not announced", zap.Error(err))
-		}
+	for _, after := range tickleAt {
+		time.AfterFunc(after, func() { s.tell(a) })
 	}
-	tell()
-	for n := range tickles - 1 {
-		time.AfterFunc(time.Duration(n+1)*time.Second, tell)
+}
+
+// tell announces an address once, if this host has it.
+func (s *Set) tell(a netip.Addr) {
+	if err := tickle.Announce(a); err != nil {
+		s.Log.Debug("an address is not announced", zap.Error(err))
 	}
 }
 
@@ -112,8 +126,10 @@ func (s *Set) Addresses() []net.IP {
 	return list
 }
 
-// tickle sends the segments. It reports false if this host has none of the addresses yet.
-func (s *Set) tickle(left []tickle.Conn, first bool) bool {
+// tickle announces the address of a listener, and sends the segments. It reports false if this host
+// has none of the addresses yet.
+func (s *Set) tickle(at netip.Addr, left []tickle.Conn, first bool) bool {
+	s.tell(at)
 	sent, err := tickle.Send(left)
 	switch {
 	case sent == 0 && errors.Is(err, syscall.EADDRNOTAVAIL):
