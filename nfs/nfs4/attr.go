@@ -82,9 +82,9 @@ var lastAttr = [minorMax + 1]int{AttrMountedOn, AttrCharsetCap, AttrOpenArgument
 
 var (
 	// settable can be set by SETATTR. Every other supported attribute is INVAL there (RFC 8881
-	// section 5.5).
-	settable = BitmapOf(AttrSize, AttrACL, AttrMode, AttrOwner, AttrOwnerGroup, AttrTimeAccSet, AttrTimeModSet,
-		AttrSecLabel)
+	// section 5.5). time_create is accepted and not set, see decodeSetAttr.
+	settable = BitmapOf(AttrSize, AttrACL, AttrMode, AttrOwner, AttrOwnerGroup, AttrTimeAccSet, AttrTimeCreate,
+		AttrTimeModSet, AttrSecLabel)
 	// settableBack is settable, and the times that the holder of a delegation with times gives back by
 	// SETATTR (RFC 9754 section 5).
 	settableBack = settable.or(delegTimes)

@@ -185,7 +185,7 @@ func TestRootExport(t *testing.T) {
 }
 
 // unlabelled are the attributes that can be set in a store without labels.
-var unlabelled = settable.without(BitmapOf(AttrSecLabel))
+var unlabelled = settable.without(BitmapOf(AttrSecLabel, AttrTimeCreate))
 
 // TestAttributes: every attribute that is said to be supported is there, as long as
 // it should be.

@@ -2,6 +2,7 @@ package nfs4
 
 import (
 	"testing"
+	"time"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
@@ -86,7 +87,8 @@ func TestAttributesOfNobody(t *testing.T) {
 	}
 }
 
-// TestTimeCreate: when an object was made, which no client can change.
+// TestTimeCreate: when an object was made. Clients may send it with other attributes, as those of macOS
+// do after an exclusive create; it is not set, and the reply says so.
 func TestTimeCreate(t *testing.T) {
 	r := newRig(t)
 	x := r.session(1, "o")
@@ -95,7 +97,20 @@ func TestTimeCreate(t *testing.T) {
 	if want, err := r.fs.Birth(nil, r.file(fh).Handle); !ok || err != nil || !made.Equal(want) {
 		t.Errorf("made at %v instead of %v, %v", made, want, err)
 	}
-	x.do(op(OpPutFH, fh), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrTimeCreate), timeArgs(made)))).ok(
+	both, mode := BitmapOf(AttrMode, AttrTimeCreate), BitmapOf(AttrMode)
+	to := attrs(both, uint32(0o640), timeArgs(made.Add(-time.Hour)))
+	p := x.do(op(OpPutFH, fh), op(OpSetAttr, state.Anonymous, to)).ok(OpPutFH).ok(OpSetAttr)
+	if set, _ := DecodeBitmap(p.Decoder); set != mode {
+		t.Errorf("set %v", set)
+	}
+	if again, _ := decodeTime(x.attr(fh, AttrTimeCreate)); !again.Equal(made) {
+		t.Errorf("made at %v, said to be %v", made, again)
+	}
+	if m := x.attr(fh, AttrMode).Uint32(); m != 0o640 {
+		t.Errorf("mode %o", m)
+	}
+	bad := part(uint64(1), uint32(1_000_000_000))
+	x.do(op(OpPutFH, fh), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrTimeCreate), bad))).ok(
 		OpPutFH).fails2(OpSetAttr, nfs.ErrInval, 4)
 	all, _ := DecodeBitmap(x.attr(x.handle(), AttrSupported))
 	if all.Has(AttrTimeCreate) {

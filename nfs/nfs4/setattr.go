@@ -136,6 +136,9 @@ const fattrMax = 64 << 10
 // After a fault the rest is still decoded, because only its end shows whether the XDR is right. The
 // pointers in s are to variables of this call. Nothing in s aliases the receive buffer.
 //
+// time_create is read and then removed from the bitmap: no file system of Linux can set it. The macOS
+// client sends it with every exclusive create, and its open fails if SETATTR fails.
+//
 // The Linux client switches to names of users (idmapping) when it gets BADOWNER. So a number that
 // the server does not accept must not be INVAL.
 func (k *compound) decodeSetAttr(allowed Bitmap) (s attrSet, set Bitmap, st nfs.Status) {
@@ -196,6 +199,10 @@ func (k *compound) decodeSetAttr(allowed Bitmap) (s attrSet, set Bitmap, st nfs.
 			}
 		case AttrTimeAccSet:
 			s.AtimeHow, s.Atime = decodeSetTime(&vals, fault)
+		case AttrTimeCreate:
+			if _, ok := decodeTime(&vals); !ok {
+				fault(nfs.ErrInval)
+			}
 		case AttrTimeModSet:
 			s.MtimeHow, s.Mtime = decodeSetTime(&vals, fault)
 		case AttrSecLabel:
@@ -218,6 +225,7 @@ func (k *compound) decodeSetAttr(allowed Bitmap) (s attrSet, set Bitmap, st nfs.
 	if whole && (vals.Err() != nil || vals.Remaining() != 0) {
 		d.Fail(xdr.ErrValue)
 	}
+	set.clear(AttrTimeCreate)
 	return s, set, st
 }
 
