@@ -202,6 +202,9 @@ type Limits struct {
 	Births bool
 	// Labels says that the store has security labels; see type Labels.
 	Labels bool
+	// CaseInsensitive says that names that differ in case alone are the same name, at least in the root
+	// and the directories made below it.
+	CaseInsensitive bool
 }
 
 // CreateMode is how Create treats an existing name.

@@ -3,6 +3,7 @@ package rpcrdma
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/rstored/rstored/blockstore"
@@ -23,11 +24,12 @@ type step struct {
 	head             []byte
 	data             string
 	tail             []byte
+	cookie           bool   // the reply has an empty cookie before its status
+	status           uint32 // of the reply; 0 if it has none
 }
 
-// longCalls are calls of every procedure of version 3, of NFSACL and of MOUNT (except EXPORT, which
-// has no status), and compounds of version 4. In this order all of them succeed. made is a file,
-// and way a symlink.
+// longCalls are calls of every procedure of version 3, of NFSACL and of MOUNT, of otherCalls, and
+// compounds of version 4. In this order all of them succeed. made is a file, and way a symlink.
 func longCalls(root, made, way []byte) (steps []step) {
 	enc := func(f func(e *xdr.Encoder)) []byte {
 		var e xdr.Encoder
@@ -78,6 +80,9 @@ func longCalls(root, made, way []byte) (steps []step) {
 	mount("UMNT", nfs3.MountUmnt, opaque([]byte("/data")))
 	mount("UMNTALL", nfs3.MountUmntAll, nil)
 	mount("DUMP", nfs3.MountDump, nil)
+	mount("EXPORT", nfs3.MountExport, nil)
+	steps[len(steps)-1].status = 1 // there is an export
+	steps = append(steps, otherCalls(made)...)
 	acl := func(name string, proc uint32, args []byte) {
 		steps = append(steps, step{name: name, prog: nfs3.ACLProgram, vers: nfs3.ACLVersion, proc: proc, head: args})
 	}
@@ -131,7 +136,9 @@ func TestLongProcedures(t *testing.T) {
 		}
 		cfg := nfs.Config{Exports: table, Codec: codec}
 		four := nfs4.New(nfs4.Config{Config: cfg, Identity: []byte("id"), Boot: 1})
-		w := newWorldOf(t, Config{}, append(nfs3.Programs(cfg), four.Programs()...))
+		others, lm := otherPrograms(cfg, four)
+		t.Cleanup(lm.Close)
+		w := newWorldOf(t, Config{}, slices.Concat(nfs3.Programs(cfg), four.Programs(), others))
 		r := w.rawUp()
 		root, err := store.Root()
 		if err != nil {
@@ -165,6 +172,9 @@ func TestLongProcedures(t *testing.T) {
 				t.Fatalf("%s: a reply of %d bytes", s.name, len(rest))
 			}
 			var st uint32
+			if s.cookie && len(d.Opaque(8)) > 0 {
+				t.Errorf("%s: a cookie", s.name)
+			}
 			if d.Remaining() > 0 {
 				st = d.Uint32()
 			}
@@ -199,21 +209,26 @@ func TestLongProcedures(t *testing.T) {
 			r.send(message(&Header{XID: xid, Type: TypeNoMsg, Credits: 32, Reads: reads}, nil))
 		}
 	}
-	served := make(map[uint32]bool)
+	steps := make(map[string]step)
+	called := make(map[[3]uint32]bool)
 	for _, s := range longCalls(nil, nil, nil) {
-		served[s.proc] = served[s.proc] || s.prog == nfs3.Program
+		steps[s.name], called[[3]uint32{s.prog, s.vers, s.proc}] = s, true
 	}
-	for proc := range uint32(nfs3.ProcCommit + 1) {
-		if !served[proc] {
-			t.Errorf("no call of procedure %d of version 3", proc)
+	others, lm := otherPrograms(nfs.Config{Exports: nfs.NewTable(nil)}, nil)
+	defer lm.Close()
+	for _, p := range append(nfs3.Programs(nfs.Config{Exports: nfs.NewTable(nil)}), others...) {
+		for proc := range p.Procs {
+			if p.Procs[proc].Serve != nil && !called[[3]uint32{p.Prog, p.Vers, uint32(proc)}] {
+				t.Errorf("no call of procedure %d of %s", proc, p.Name)
+			}
 		}
 	}
 	want := run(func(r *rawClient, xid uint32, _ *step, call []byte, _ int) {
 		r.send(message(&Header{XID: xid, Type: TypeMsg, Credits: 32}, call))
 	})
 	for name, got := range want {
-		if got.status != 0 {
-			t.Errorf("%s, inline: status %d", name, got.status)
+		if got.status != steps[name].status {
+			t.Errorf("%s, inline: status %d instead of %d", name, got.status, steps[name].status)
 		}
 	}
 	for _, c := range []struct {

@@ -177,6 +177,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.limits.ACLs = hasACLs(fd)
 	f.limits.Labels = hasLabels(fd)
 	_, f.limits.Births, _ = birth(fd)
+	f.limits.CaseInsensitive = caseInsensitive(fd, int64(sfs.Type))
 	f.limits.Clones = !f.readOnly && hasClones(fd)
 	// Without a mount ID, mount points below the root are recognised by their device numbers.
 	f.noOpenat2, f.mountID = probeOpenat2(fd)

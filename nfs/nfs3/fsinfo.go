@@ -79,9 +79,9 @@ func pathConf(o *op) rpc.Status {
 	e := &o.c.Res
 	e.Uint32(l.LinkMax)
 	e.Uint32(l.NameMax)
-	e.Bool(true)  // no_trunc
-	e.Bool(true)  // chown_restricted
-	e.Bool(false) // case_insensitive
-	e.Bool(true)  // case_preserving
+	e.Bool(true) // no_trunc
+	e.Bool(true) // chown_restricted
+	e.Bool(l.CaseInsensitive)
+	e.Bool(true) // case_preserving
 	return rpc.Done
 }

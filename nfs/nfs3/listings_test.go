@@ -159,6 +159,14 @@ func TestFilesystemProperties(t *testing.T) {
 	if st != nfs.OK || a == nil || links < 2 || name != 255 || fmt.Sprint(flags) != "[true true false true]" {
 		t.Errorf("PATHCONF: %v %d %d %v", st, links, name, flags)
 	}
+	r.fs.folds = true
+	st, d = r.nfs(ProcPathConf, fhArgs(root))
+	DecodePostOp(d)
+	d.Skip(4 * 4)
+	if insensitive, preserving := d.Bool(), d.Bool(); st != nfs.OK || !insensitive || !preserving {
+		t.Errorf("PATHCONF where case does not count: %v %v %v", st, insensitive, preserving)
+	}
+	r.end("PATHCONF", d)
 	r.end("NULL", r.call(Program, ProcNull, nil))
 	if _, st := r.try(Program, 22, nil); st != rpc.ProcUnavail {
 		t.Errorf("procedure 22: %v", st)

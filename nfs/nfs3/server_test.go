@@ -24,6 +24,13 @@ type failing struct {
 	*memfs.FS
 	read  func(nowait bool) error
 	ready int // the most bytes that can be read without waiting; 0: all
+	folds bool
+}
+
+func (f *failing) Limits() blockstore.Limits {
+	l := f.FS.Limits()
+	l.CaseInsensitive = f.folds
+	return l
 }
 
 func (f *failing) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool,

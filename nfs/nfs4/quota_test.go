@@ -87,6 +87,17 @@ func TestAttributesOfNobody(t *testing.T) {
 	}
 }
 
+// TestCaseInsensitive: as the store has it.
+func TestCaseInsensitive(t *testing.T) {
+	r := newRig(t)
+	x := r.session(1, "o")
+	for _, r.fs.folds = range []bool{false, true} {
+		if got := x.attr(x.handle("one"), AttrCaseInsens).Bool(); got != r.fs.folds {
+			t.Errorf("%v instead of %v", got, r.fs.folds)
+		}
+	}
+}
+
 // TestTimeCreate: when an object was made. Clients may send it with other attributes, as those of macOS
 // do after an exclusive create; it is not set, and the reply says so.
 func TestTimeCreate(t *testing.T) {

@@ -31,6 +31,7 @@ type store struct {
 	ready     int // the most bytes that can be read without waiting; 0: all
 	panics    bool
 	clones    bool
+	folds     bool              // case does not count
 	quota     *blockstore.Quota // nil: there are none
 	copies    func()            // before each Copy
 	copyFails func() error
@@ -43,7 +44,7 @@ type store struct {
 
 func (f *store) Limits() blockstore.Limits {
 	l := f.FS.Limits()
-	l.Clones, l.Quotas, l.Labels = f.clones, f.quota != nil, f.labels != nil
+	l.Clones, l.Quotas, l.Labels, l.CaseInsensitive = f.clones, f.quota != nil, f.labels != nil, f.folds
 	return l
 }
 

@@ -195,6 +195,7 @@ var ordinary = []Case{
 	},
 	copyServers("knfsd", guestAddr(1), "proto=tcp rdma,port=20049", "in out"),
 	copyServers("rstored", "10.99.0.4", "proto=tcp", "in out"),
+	copyServers("knfsd", guestAddr(1), "proto=tcp", ""),
 	{
 		Name: "host-locks", Exports: rw, Script: script("hostlocks"), Timeout: 3 * time.Minute,
 		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: locksOnHost,

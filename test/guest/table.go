@@ -126,7 +126,8 @@ var about = map[string]string{
 	"v42-exports-table": "the same over version 4.2",
 	"copy-servers-knfsd": "copy_file_range between rstored and the kernel's server, both ways, by mounts over " +
 		"TCP and RDMA: each reads the file from the other",
-	"copy-servers-rstored": "the same between two rstored",
+	"copy-servers-rstored":   "the same between two rstored",
+	"copy-servers-knfsd-off": "the same without `copy_partners`: the client reads and writes by itself",
 	"v42-referral": "referrals over RDMA and TCP, of an export in use too; the addresses of the server, found by " +
 		"trunkdiscovery",
 	"remount": "30 mounts, remounting, refusals; the queue pairs, memory regions and open files of " +

@@ -32,6 +32,19 @@ while left > 0:
     assert n > 0, n
     left -= n
 P
+# alone FROM TO: the client reads and writes by itself.
+alone() {
+	local reads
+	say "from $1 to $2, by this client"
+	$B head -c 20000003 /dev/urandom >"$1/file"
+	forget
+	reads=$(counted READ "$1")
+	timeout 60 python3 /tmp/copy.py "$1/file" "$2/copied"
+	[ "$(counted READ "$1")" -gt "$reads" ] || die "no READs"
+	forget
+	cmp "$1/file" "$2/copied"
+	rm "$1/file" "$2/copied"
+}
 user() { setpriv --reuid 7000 --regid 7000 --clear-groups -- "$@"; }
 # copies FROM TO: a file that its user alone may read is copied by the two servers.
 copies() {
@@ -58,6 +71,10 @@ for CARRIER in $CARRIERS; do
 	sleep 1 # the servers call nobody that has not answered before
 	case $CAN in *in*) copies /kn $M ;; esac
 	case $CAN in *out*) copies $M /kn ;; esac
+	if [ -z "$CAN" ]; then
+		alone /kn $M
+		alone $M /kn
+	fi
 	umount /kn $M
 done
 both
