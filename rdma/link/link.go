@@ -44,6 +44,10 @@ type Host interface {
 	Loopback(peer netip.Addr) bool
 }
 
+// Caller is a Link that sleeps in another way while other goroutines give the loop work. Called says
+// that one has, without a Wake. It is called by the link's loop.
+type Caller interface{ Called() }
+
 // Link moves datagrams between one local address and its peers, all of them
 // to UDP port 4791.
 type Link interface {

@@ -70,8 +70,10 @@ type shard struct {
 
 	messages int  // SENDs that arrived since their receivers ran, see portion
 	yield    bool // see Yield
-	leaving  bool // the device is being closed
-	leaveBy  rdma.Time
+	// listening: the loop takes what is submitted without being woken.
+	listening atomic.Bool
+	leaving   bool // the device is being closed
+	leaveBy   rdma.Time
 	// dreqs are the connections whose DREQ has to be answered, or time out, before the loop ends.
 	dreqs  []*cm.ID
 	warned rdma.Time // last warning about packets that cannot be sent
@@ -104,7 +106,7 @@ func (s *shard) After(d rdma.Time, fn func()) func() { return s.timers.After(s.n
 // Submit implements rdma.Loop.
 func (s *shard) Submit(fn func()) bool {
 	queued, first := s.inbox.Put(fn)
-	if first {
+	if first && !s.listening.Load() {
 		s.link.Wake()
 	}
 	return queued
@@ -174,13 +176,33 @@ func (s *shard) turn() error {
 		fn()
 	}
 	if s.yield {
-		s.yield = false
-		runtime.Gosched()
+		if err := s.listen(); err != nil {
+			s.lost(err)
+			return err
+		}
 	}
 	if s.leaving && s.left() {
 		return rdma.ErrClosed
 	}
 	return nil
+}
+
+// listen lets the goroutines run that the turn has made ready. What they submit meanwhile it runs
+// and sends at once: they need not wake the loop, which need not look for packets first.
+func (s *shard) listen() error {
+	s.yield = false
+	s.listening.Store(true)
+	runtime.Gosched()
+	s.listening.Store(false) // before Run: what comes after it wakes the loop
+	if !s.inbox.Waits() {
+		return nil
+	}
+	if l, ok := s.inner.(link.Caller); ok {
+		l.Called()
+	}
+	s.now = s.link.Now()
+	s.inbox.Run()
+	return s.serve()
 }
 
 // portion is how many messages the loop serves before it sends their answers. The peer then works

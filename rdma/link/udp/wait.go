@@ -132,6 +132,9 @@ func (w *waiter) resume() {
 	}
 }
 
+// Called implements link.Caller.
+func (l *Link) Called() { l.wait.callers = callersMax }
+
 // wake may be called from any goroutine.
 func (w *waiter) wake() {
 	switch w.state.Swap(woken) {
