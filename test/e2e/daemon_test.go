@@ -26,6 +26,13 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if file := os.Getenv(appendTo); file != "" {
+		if err := appendLines(file); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	dir, err := os.MkdirTemp("", "rstored-e2e-")
 	if err != nil {
 		panic(err)
