@@ -45,8 +45,11 @@ func (r *run) background(now bool) error {
 		args = append(args, "--log", log)
 	}
 	cmd := exec.Command(self, args...)
+	cmd.Args[0] = "rstorectl" // self can be mount.rstored, whose arguments are different
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{out}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	// Otherwise detach leaves the session. autofs lets only the process group of automount reach the
+	// directory before it is mounted.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: now}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -64,13 +67,15 @@ func (r *run) background(now bool) error {
 	return fmt.Errorf("the process in the background ended without a mount: %w", err)
 }
 
-// detach leaves the terminal: it redirects errors to the log, and reports that the mount is there.
+// detach leaves the terminal and its session: it redirects errors to the log, and reports that the
+// mount is there.
 func detach(ready int, log io.Writer) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = null.Close() }()
+	_, _ = unix.Setsid() // it fails if the process has a session already
 	errs := int(null.Fd())
 	if f, ok := log.(*os.File); ok {
 		errs = int(f.Fd())
