@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 
@@ -30,6 +31,7 @@ type ConnectParams struct {
 	AckTimeout         uint8
 	TrafficClass       uint8
 	HopLimit           uint8
+	GUID               uint64 // 0: that of the port
 	Private            []byte // at most ConnPrivateLen
 }
 
@@ -68,7 +70,7 @@ func (m *Machine) Connect(now rdma.Time, p ConnectParams) (*ID, error) {
 	id := m.newID(REQSent, to, to.Port())
 	id.Active, id.LocalQPN, id.TID = true, p.QPN, m.newTID()
 	id.REQ = REQ{
-		LocalID: id.Local, ServiceID: ServiceID(to.Port()), GUID: m.cfg.GUID, QPN: p.QPN, PSN: p.PSN,
+		LocalID: id.Local, ServiceID: ServiceID(to.Port()), GUID: cmp.Or(p.GUID, m.cfg.GUID), QPN: p.QPN, PSN: p.PSN,
 		ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
 		RemoteCMTimeout: cmTimeout, LocalCMTimeout: cmTimeout, MaxCMRetries: cmRetries,
 		RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetryCount, PKey: p.PKey, MTU: p.MTU,
@@ -92,6 +94,7 @@ type AcceptParams struct {
 	InitiatorDepth     uint8
 	RNRRetryCount      uint8
 	TargetAckDelay     uint8
+	GUID               uint64 // 0: that of the port
 	Private            []byte // at most REPPrivateLen
 }
 
@@ -107,7 +110,7 @@ func (m *Machine) Accept(now rdma.Time, id *ID, p AcceptParams) error {
 	}
 	id.LocalQPN = p.QPN
 	id.REP = REP{
-		LocalID: id.Local, RemoteID: id.Remote, QPN: p.QPN, PSN: p.PSN, GUID: m.cfg.GUID,
+		LocalID: id.Local, RemoteID: id.Remote, QPN: p.QPN, PSN: p.PSN, GUID: cmp.Or(p.GUID, m.cfg.GUID),
 		ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
 		TargetAckDelay: p.TargetAckDelay, RNRRetryCount: p.RNRRetryCount,
 	}

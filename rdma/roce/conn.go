@@ -24,6 +24,7 @@ type conn struct {
 	id      *cm.ID // first shard only
 	timeout uint8  // code of the local ACK timeout
 	rqPSN   uint32 // where the peer's packets begin
+	local   bool   // the packets never leave the host; active side only
 
 	// For the failure record.
 	since  rdma.Time
@@ -212,11 +213,12 @@ func (d *Device) Dial(l rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 			return nil, err
 		}
 	}
+	c.local = d.host != 0 && s.loopback(c.RemoteAddr.Addr())
 	req := cm.ConnectParams{
 		Remote: c.RemoteAddr, SourcePort: c.LocalAddr.Port(), QPN: c.q.num, PSN: c.rqPSN, MTU: c.MTU.Code(), PKey: pkey,
 		ResponderResources: c.Params.ResponderResources, InitiatorDepth: c.Params.InitiatorDepth,
 		RetryCount: c.Params.RetryCount & 7, RNRRetryCount: c.Params.RNRRetryCount & 7, AckTimeout: d.cfg.AckTimeout,
-		HopLimit: hopLimit, TrafficClass: p.DSCP << dscpShift, Private: slices.Clone(p.Params.PrivateData),
+		HopLimit: hopLimit, TrafficClass: p.DSCP << dscpShift, GUID: d.guidFor(c.local), Private: slices.Clone(p.Params.PrivateData),
 	}
 	c.cmDo(func(first *shard) {
 		id, err := first.cm.Connect(first.now, req)
@@ -299,7 +301,7 @@ func (c *conn) replied(req *cm.REQ, rep *cm.REP) {
 	c.Params.InitiatorDepth = min(c.Params.InitiatorDepth, rep.ResponderResources)
 	c.Params.ResponderResources = min(c.Params.ResponderResources, rep.InitiatorDepth)
 	c.timeout = min(ackTimeout(rep.TargetAckDelay, c.s.dev.cfg.AckTimeout-1), max(ackTimeoutMax, c.s.dev.cfg.AckTimeout))
-	local := c.s.agrees(rep.GUID) && c.s.loopback(c.RemoteAddr.Addr())
+	local := c.local && c.s.dev.agrees(rep.GUID)
 	if err := c.start(local, rep.QPN, rep.PSN, req.Primary.TrafficClass, rep.RNRRetryCount); err != nil {
 		c.cmDo(func(first *shard) { first.cm.Reject(c.id, cm.ConsumerDefined, nil) })
 		c.goDown(rdma.EventUnreachable, 0, nil, fmt.Errorf("the reply of %v cannot be used: %w", c.RemoteAddr, err), false)

@@ -27,6 +27,7 @@ type Device struct {
 	random source
 	mtu    rdma.MTU // the largest path MTU that the interface carries
 	host   uint32   // link.Host's ID; 0 if it is not known, or with Config.LocalICRC
+	guid   uint64   // CA GUID
 	pds    atomic.Uint32
 	qps    atomic.Int64
 	pkeys  atomic.Pointer[partitions]
@@ -136,8 +137,9 @@ func newDevice(cfg Config, links []link.Link) (*Device, error) {
 	if h, ok := s.inner.(link.Host); ok && !cfg.LocalICRC {
 		d.host = h.HostID()
 	}
+	d.guid = d.newGUID()
 	s.cm = cm.New(cm.Config{
-		Addr: d.ip, GUID: d.guid(), Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Starting: cfg.Starting,
+		Addr: d.ip, GUID: d.guid, Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Starting: cfg.Starting,
 		Ledger: cfg.Ledger, Refused: s.refused, Counters: &s.stats.CM,
 	})
 	if cfg.From != nil {
@@ -161,10 +163,10 @@ func (d *Device) pathMTU(mtu int) rdma.MTU {
 	return 0
 }
 
-// guid is the CA GUID. It is the same whenever a device is opened on an address of a host, and
-// different on other hosts. A peer distinguishes our connections by GUID, communication ID and QP
+// newGUID returns the CA GUID. Its upper half is the same whenever a device is opened on an address
+// of a host, and different on other hosts. For its lower half see hostMask. A peer distinguishes our connections by GUID, communication ID and QP
 // number. The last two start at random.
-func (d *Device) guid() uint64 {
+func (d *Device) newGUID() uint64 {
 	id, err := os.ReadFile("/etc/machine-id")
 	if err != nil || d.addr.IsLoopback() {
 		// Clients that come and go take loopback addresses at random.

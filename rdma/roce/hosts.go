@@ -10,13 +10,22 @@ import (
 // hostMask is the part of a GUID that has the host's ID.
 const hostMask = 1<<32 - 1
 
-// agrees reports whether a peer with this GUID omits the ICRC if loopback is true. The two ends are
-// then in one network namespace of one kernel. Their wire is memory, where TCP and UDP have no
-// checksum either. Without LocalICRC, the low half of a device's GUID identifies the namespace. A
-// peer that is not rstored has another GUID. So both ends know from REQ and REP whether the other
-// one agrees, and foreign peers see a GUID as any other.
-func (s *shard) agrees(guid uint64) bool {
-	return s.dev.host != 0 && guid&hostMask == uint64(s.dev.host)
+// guidFor returns the GUID for a REQ or REP. Its low half is the host's ID if this end is ready to
+// omit the ICRC, and the complement if not.
+func (d *Device) guidFor(local bool) uint64 {
+	if d.host == 0 || local {
+		return d.guid
+	}
+	return d.guid ^ hostMask
+}
+
+// agrees reports whether the end that sent a GUID in its REQ or REP is in our network namespace of
+// our kernel, and ready to omit the ICRC. The wire is memory then, where TCP and UDP have no
+// checksum either. A connection omits it if the REQ and the REP say so: one end that cannot ask its
+// routing tables keeps the ICRC at both. Without LocalICRC, the low half of a device's GUID
+// identifies the namespace. A peer that is not rstored has another GUID, and sees ours as any other.
+func (d *Device) agrees(guid uint64) bool {
+	return d.host != 0 && guid&hostMask == uint64(d.host)
 }
 
 // loopback reports whether packets to and from peer never leave the host.
@@ -38,7 +47,7 @@ func (c *conn) widen() {
 
 // hosts remembers for a second what the routing tables say about peers. Anybody can send REQs with
 // our GUID and with any source address, and each question takes system calls. So their number is
-// bounded: REQs from further addresses are dropped and counted, and peers repeat them.
+// bounded, and connections of further addresses keep the ICRC.
 type hosts struct {
 	since rdma.Time
 	known map[netip.Addr]bool
@@ -47,15 +56,15 @@ type hosts struct {
 // hostsMax is the number of addresses that are asked about in a second.
 const hostsMax = 64
 
-// loopback is shard.loopback with a bound. It reports known=false beyond the bound.
-func (h *hosts) loopback(s *shard, peer netip.Addr) (local, known bool) {
+// loopback is shard.loopback with a bound. It is false beyond the bound.
+func (h *hosts) loopback(s *shard, peer netip.Addr) bool {
 	if h.known == nil || s.now-h.since >= rdma.Second {
 		h.known, h.since = make(map[netip.Addr]bool), s.now
 	}
-	local, known = h.known[peer]
+	local, known := h.known[peer]
 	if !known && len(h.known) < hostsMax {
-		local, known = s.loopback(peer), true
+		local = s.loopback(peer)
 		h.known[peer] = local
 	}
-	return local, known
+	return local
 }

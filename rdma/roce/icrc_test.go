@@ -40,16 +40,18 @@ func TestICRCOmitted(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		id       [2]uint32
-		loopback bool
+		loopback [2]bool
 		icrc     int // the side whose setting keeps the ICRC; -1: none
 		want     bool
 	}{
-		{"one host", [2]uint32{7, 7}, true, -1, true},
-		{"two hosts", [2]uint32{7, 8}, true, -1, false},
-		{"unknown hosts", [2]uint32{}, true, -1, false},
-		{"one host, over a cable", [2]uint32{7, 7}, false, -1, false},
-		{"one host, the client keeps the ICRC", [2]uint32{7, 7}, true, 0, false},
-		{"one host, the server keeps the ICRC", [2]uint32{7, 7}, true, 1, false},
+		{"one host", [2]uint32{7, 7}, [2]bool{true, true}, -1, true},
+		{"two hosts", [2]uint32{7, 8}, [2]bool{true, true}, -1, false},
+		{"unknown hosts", [2]uint32{}, [2]bool{true, true}, -1, false},
+		{"one host, over a cable", [2]uint32{7, 7}, [2]bool{}, -1, false},
+		{"one host, the client cannot ask", [2]uint32{7, 7}, [2]bool{false, true}, -1, false},
+		{"one host, the server cannot ask", [2]uint32{7, 7}, [2]bool{true, false}, -1, false},
+		{"one host, the client keeps the ICRC", [2]uint32{7, 7}, [2]bool{true, true}, 0, false},
+		{"one host, the server keeps the ICRC", [2]uint32{7, 7}, [2]bool{true, true}, 1, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := &world{t: t, net: sim.New(sim.Config{Seed: 1}), dev: make([]*roce.Device, 2), port: 7}
@@ -59,7 +61,7 @@ func TestICRCOmitted(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w.dev[i], err = roce.NewWithLink(hostLink{l, c.id[i], c.loopback, &forge}, roce.Config{
+				w.dev[i], err = roce.NewWithLink(hostLink{l, c.id[i], c.loopback[i], &forge}, roce.Config{
 					Random: w.net.Rand().Uint32, LocalICRC: i == c.icrc, AckTimeout: 10,
 				})
 				if err != nil {

@@ -157,14 +157,7 @@ func (s *shard) request(id *cm.ID) {
 		s.cm.RejectMTU(id, d.mtu.Code())
 		return
 	}
-	if s.agrees(id.REQ.GUID) {
-		var known bool
-		if r.local, known = s.hosts.loopback(s, id.Peer.Addr()); !known {
-			s.stats.CM.DropFull++
-			s.cm.Forget(id) // the peer repeats its REQ
-			return
-		}
-	}
+	r.local = d.agrees(id.REQ.GUID) && s.hosts.loopback(s, id.Peer.Addr())
 	r.s = d.nextShard()
 	if !s.on(r.s, func() { l.accept(r) }) {
 		reject(cm.NoResources)
@@ -235,7 +228,7 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 	r.answered = true
 	rep := cm.AcceptParams{
 		QPN: c.q.num, PSN: c.rqPSN, ResponderResources: c.Params.ResponderResources, InitiatorDepth: c.Params.InitiatorDepth,
-		RNRRetryCount: rnr & 7, TargetAckDelay: targetAckDelay, Private: slices.Clone(p.PrivateData),
+		RNRRetryCount: rnr & 7, TargetAckDelay: targetAckDelay, GUID: r.s.dev.guidFor(r.local), Private: slices.Clone(p.PrivateData),
 	}
 	// The REP leaves after the queue pair is in RTS and has its receives: the peer may send at
 	// once.

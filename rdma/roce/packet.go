@@ -18,7 +18,7 @@ import (
 //	BTH and extension headers parse    DropMalformed, DropVersion, DropOpcode
 //	QP1                                connection manager (gsi)
 //	QPN of this shard                  another shard (forward), or DropUnknownQPN
-//	ICRC, if it was not agreed away    ICRCErrors
+//	ICRC, unless it is omitted         ICRCErrors
 //	addresses, partition, state, PSN   counters of the queue pair (package rc)
 //
 // The peer gets no answer before the ICRC is checked.

@@ -33,8 +33,8 @@ func namespace(fd int) (uint64, error) {
 }
 
 // Loopback implements link.Host by two questions to the routing tables. The addresses alone do not
-// decide: rules can send packets between two addresses of a host over a cable. Both ends ask both
-// questions, so they get the same answers. The calling thread must be in the socket's namespace.
+// decide: rules can send packets between two addresses of a host over a cable. A question that fails
+// counts as no. The calling thread must be in the socket's namespace.
 func (l *Link) Loopback(peer netip.Addr) bool {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
