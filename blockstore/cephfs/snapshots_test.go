@@ -175,6 +175,53 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
+// TestSnapshotOfDirectoryAbove: an export below a directory with a snapshot has that snapshot, too. Its
+// parents there are no way out of the export.
+func TestSnapshotOfDirectoryAbove(t *testing.T) {
+	a := gateway(t, Options{})
+	defer a.Close()
+	mode := uint32(0o755)
+	set := &blockstore.SetAttr{Mode: &mode}
+	d, path := a.top, ""
+	for _, name := range []string{t.Name(), "export", "deep"} {
+		var err error
+		if d, _, _, err = a.Mkdir(nil, d, name, set); err != nil {
+			t.Fatal(err)
+		}
+		if name != "deep" {
+			path += "/" + name
+		}
+	}
+	native(t, "mksnap", t.Name(), "above")
+	b := gateway(t, Options{Root: path})
+	defer b.Close()
+	look := func(d blockstore.Handle, name string) blockstore.Handle {
+		t.Helper()
+		h, _, err := b.Lookup(nil, d, name)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		return h
+	}
+	snaps, name := look(b.top, ".snap"), ""
+	if _, _, err := b.ReadDir(nil, snaps, 0, [8]byte{}, false, func(e *blockstore.DirEntry) bool {
+		if strings.HasPrefix(e.Name, "_above_") {
+			name = e.Name
+		}
+		return true
+	}); err != nil || name == "" {
+		t.Fatalf("%q: %v", name, err)
+	}
+	above := look(snaps, name)
+	for h, want := range map[blockstore.Handle]blockstore.Handle{
+		look(above, "deep"): above, above: snaps, snaps: b.top, b.top: b.top,
+	} {
+		if got := look(h, ".."); got != want {
+			t.Errorf("the parent of %v is %v, want %v", h.B[8:24], got.B[8:24], want.B[8:24])
+		}
+	}
+}
+
 // TestVirtual: layouts are extended attributes that root can change, and quotas of directories are the
 // size that clients see.
 func TestVirtual(t *testing.T) {

@@ -37,7 +37,7 @@ func (t *Table) UseOffers(offered func(f File, o Owner)) { t.offered = offered }
 // kind tell requests apart. The error is ErrDeadlock if the owners would wait for each other; the
 // request then has no place. While Asking is not zero, the caller calls Tick once a second.
 func (t *Table) Ask(f File, l Lock) (holder Lock, ok bool, err error) {
-	holder, ok, granted, err := t.lock(f, &l, &Waiter{Lock: l, Asks: true})
+	holder, ok, granted, err := t.lock(f, &l, &Waiter{Lock: l, Asks: true}, false)
 	t.notify(granted)
 	return holder, ok, err
 }

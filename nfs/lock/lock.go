@@ -56,7 +56,7 @@ type Waiter struct {
 var (
 	ErrDeadlock = errors.New("the owners would wait for each other")
 	ErrFull     = errors.New("too many locks")
-	ErrBusy     = errors.New("the store waits for another user of the file")
+	ErrBusy     = errors.New("the store waits for another user of the file, or nobody gets a lock now")
 )
 
 // Table is the lock table of a server. Its methods may be called from any goroutine.
@@ -77,6 +77,7 @@ type Table struct {
 	// reclaiming and fenced are the functions of ReclaimOver, or nil.
 	reclaiming func() bool
 	fenced     func(export uint32) bool
+	gate       Gate // or nil
 
 	shards  [shards]shard
 	clients [shards]clientShard
@@ -195,7 +196,7 @@ func (t *Table) Test(f File, l Lock) (holder Lock, free bool) {
 // Lock takes a lock. Within the range it replaces the owner's older locks. If a lock of another
 // owner conflicts, ok is false and holder is that lock.
 func (t *Table) Lock(f File, l Lock) (holder Lock, ok bool, err error) {
-	holder, ok, granted, err := t.lock(f, &l, nil)
+	holder, ok, granted, err := t.lock(f, &l, nil, false)
 	t.notify(granted)
 	return holder, ok, err
 }
@@ -208,14 +209,22 @@ func (t *Table) Lock(f File, l Lock) (holder Lock, ok bool, err error) {
 // table with UseHost, the caller therefore calls Retry from time to time (nlm does so once a
 // second).
 func (t *Table) Wait(f File, w *Waiter) (taken bool, err error) {
-	_, taken, granted, err := t.lock(f, &w.Lock, w)
+	_, taken, granted, err := t.lock(f, &w.Lock, w, false)
 	t.notify(granted)
 	return taken, err
 }
 
 // lock takes a lock. If another one conflicts, it puts w into the queue, unless w is nil. The
 // caller passes granted to notify, with no lock of the table held.
-func (t *Table) lock(f File, l *Lock, w *Waiter) (holder Lock, ok bool, granted []*Waiter, err error) {
+func (t *Table) lock(
+	f File, l *Lock, w *Waiter, reclaim bool,
+) (holder Lock, ok bool, granted []*Waiter, err error) {
+	if t.gate != nil && !reclaim {
+		if !t.gate.Begin() {
+			return holder, false, nil, ErrBusy
+		}
+		defer t.gate.End()
+	}
 	s := t.shard(f)
 	s.update.Lock()
 	defer s.update.Unlock()

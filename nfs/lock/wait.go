@@ -118,6 +118,12 @@ const triesMax = 64
 // grant takes the locks of waiting requests that have become free, in the order of the queue. Call
 // with update held. Pass the result to notify when update is released.
 func (t *Table) grant(f File) (granted []*Waiter) {
+	if t.gate != nil {
+		if !t.gate.Begin() {
+			return nil
+		}
+		defer t.gate.End()
+	}
 	var refused []*Waiter
 	for len(refused) < triesMax {
 		w := t.next(f, refused)

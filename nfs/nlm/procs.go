@@ -187,7 +187,7 @@ func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 	}
 	if st == Granted {
 		s.conflict(r.file, r.want, s.cfg.Locks.Test)
-		st = s.take(&r, who)
+		st = s.take(&r, who, reclaim)
 	}
 	return result(r.cookie, st), true
 }
@@ -198,15 +198,18 @@ func clientOf(c *rpc.Call, name string) Client {
 }
 
 // take takes a lock, or puts the request into the queue.
-func (s *Server) take(r *request, who Client) Stat {
+func (s *Server) take(r *request, who Client, reclaim bool) Stat {
 	var taken bool
 	var err error
-	if r.block {
+	switch {
+	case reclaim:
+		_, taken, err = s.cfg.Locks.Reclaim(r.file, r.want)
+	case r.block:
 		q := waiting{who, r.cookie, r.lock}
 		w := &lock.Waiter{Lock: r.want, Note: q.encode()}
 		w.Granted = func() { s.notifyGranted(&grant{q, r.file, &w.Lock}) }
 		taken, err = s.cfg.Locks.Wait(r.file, w)
-	} else {
+	default:
 		_, taken, err = s.cfg.Locks.Lock(r.file, r.want)
 	}
 	switch {
@@ -218,7 +221,7 @@ func (s *Server) take(r *request, who Client) Stat {
 		return DeniedNoLocks
 	case taken:
 		return Granted
-	case r.block:
+	case r.block && !reclaim:
 		s.poll()
 		return Blocked
 	}

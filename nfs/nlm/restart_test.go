@@ -3,11 +3,13 @@ package nlm
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -359,5 +361,42 @@ func TestFlavor(t *testing.T) {
 		if st := r.ask(ask{client: "10.0.0.1", fh: fh, pid: 1, n: 1, ex: true, proc: ProcLock}); st != Granted {
 			t.Errorf("a lock %s: %v", what, st)
 		}
+	}
+}
+
+// TestReclaimOfAnotherServer: clients of a server of the same cluster, which is lost, are notified and
+// reclaim here. What they reclaim is remembered here, so that they may do so again.
+func TestReclaimOfAnotherServer(t *testing.T) {
+	r := newRig(t, nil, 0)
+	lost := Client{"host-" + alice, netip.MustParseAddr(alice), netip.MustParseAddr("10.0.0.100")}
+	reclaim := ask{client: alice, proc: ProcLock, pid: 1, n: 10, ex: true, reclaim: true}
+	if st := r.ask(reclaim); st != DeniedGrace {
+		t.Fatalf("a reclaim before the period: %v", st)
+	}
+	r.s.BeginReclaim([]Client{lost}, clock.Now().Add(time.Minute), 77)
+	g := <-r.calls
+	d := xdr.NewDecoder(g.args)
+	if name, state := d.String(100), d.Uint32(); g.host.String() != alice || g.proc != StatusNotify ||
+		name != "10.0.0.100" || state != 77 {
+		t.Errorf("%+v: %q, state %d", g, name, state)
+	}
+	if st := r.ask(ask{client: bob, proc: ProcLock, pid: 1, n: 1}); st != DeniedGrace {
+		t.Fatalf("a new lock in the period: %v", st)
+	}
+	if st := r.ask(reclaim); st != Granted {
+		t.Fatalf("a reclaim: %v", st)
+	}
+	r.mu.Lock()
+	known := r.known
+	r.mu.Unlock()
+	if !slices.Equal(known, []Client{lost}) {
+		t.Fatalf("%v may reclaim after the next start", known)
+	}
+	r.s.EndGrace()
+	if st := r.ask(ask{client: bob, proc: ProcLock, pid: 1, n: 1}); st != Denied {
+		t.Fatalf("after the period: %v", st)
+	}
+	if st := r.ask(reclaim); st != DeniedGrace {
+		t.Fatalf("a reclaim after the period: %v", st)
 	}
 }

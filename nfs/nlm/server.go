@@ -89,8 +89,7 @@ const (
 type Server struct {
 	cfg       Config
 	log       *slog.Logger
-	until     time.Time   // end of the grace period
-	ended     atomic.Bool // EndGrace was called
+	until     atomic.Int64 // end of the grace period, in Unix nanoseconds of clock.Now; 0: there is none
 	calls     sync.WaitGroup
 	polling   atomic.Bool
 	pollEvery time.Duration
@@ -130,15 +129,39 @@ func New(cfg Config) *Server {
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if len(cfg.Known) > 0 {
-		s.until = clock.Now().Add(cfg.Grace)
+		s.until.Store(clock.Now().Add(cfg.Grace).UnixNano())
 		s.log.Info("clients may reclaim their locks", "clients", len(cfg.Known), "for", cfg.Grace.String())
 	}
 	for _, c := range cfg.Known {
 		s.clients[c.key()] = c
 		s.notices[c] = struct{}{}
-		s.background(func(ctx context.Context) { s.notify(ctx, c) })
+		s.background(func(ctx context.Context) { s.notify(ctx, c, cfg.State) })
 	}
 	return s
+}
+
+// BeginReclaim begins or prolongs the grace period: clients of a server of the same cluster that is
+// lost may reclaim here. Each of them gets SM_NOTIFY with a state number, which must be larger than any
+// before. A client comes to the address that it used before, which may have moved here.
+func (s *Server) BeginReclaim(list []Client, until time.Time, state int32) {
+	if len(list) == 0 {
+		return
+	}
+	for at := until.UnixNano(); ; {
+		old := s.until.Load()
+		if at <= old || s.until.CompareAndSwap(old, at) {
+			break
+		}
+	}
+	for _, c := range list[:min(len(list), clientsMax)] {
+		s.mu.Lock()
+		_, there := s.notices[c]
+		s.notices[c] = struct{}{}
+		s.mu.Unlock()
+		if !there {
+			s.background(func(ctx context.Context) { s.notify(ctx, c, state) })
+		}
+	}
 }
 
 // Close ends the calls to clients and waits for their goroutines. Locks stay as they are.
@@ -152,13 +175,13 @@ func (s *Server) background(f func(ctx context.Context)) {
 	s.calls.Go(func() { f(ctx) })
 }
 
-func (s *Server) grace() bool { return !s.ended.Load() && clock.Now().Before(s.until) }
+func (s *Server) grace() bool { return clock.Now().UnixNano() < s.until.Load() }
 
 // EndGrace ends the grace period. Locks that were not reclaimed are lost.
-func (s *Server) EndGrace() { s.ended.Store(true) }
+func (s *Server) EndGrace() { s.until.Store(0) }
 
 // GraceUntil returns the end of the grace period, and whether the period lasts.
-func (s *Server) GraceUntil() (time.Time, bool) { return s.until, s.grace() }
+func (s *Server) GraceUntil() (time.Time, bool) { return time.Unix(0, s.until.Load()), s.grace() }
 
 // Grace reports whether the grace period lasts. In it clients may reclaim locks, and no client gets
 // a new lock.

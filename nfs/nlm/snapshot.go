@@ -86,7 +86,7 @@ func (s *Server) Pause(on bool) {
 		s.background(func(ctx context.Context) { s.granted(ctx, g) })
 	}
 	for _, c := range notices {
-		s.background(func(ctx context.Context) { s.notify(ctx, c) })
+		s.background(func(ctx context.Context) { s.notify(ctx, c, s.cfg.State) })
 	}
 	if _, n := s.cfg.Locks.Count(); n > 0 {
 		s.poll()
@@ -101,7 +101,7 @@ func (s *Server) Snapshot() ([]byte, error) {
 		State: s.cfg.State, Clients: slices.Collect(maps.Values(s.clients)), Notices: slices.Collect(maps.Keys(s.notices)),
 	}
 	if s.grace() {
-		out.Grace = clock.Until(s.until)
+		out.Grace = clock.Until(time.Unix(0, s.until.Load()))
 	}
 	for g := range s.grants {
 		out.Grants = append(out.Grants, snapGrant{g.file, *g.have, g.encode()})
@@ -133,7 +133,7 @@ func (s *Server) Restore(data []byte) error {
 		return damaged("%d clients", len(in.Clients))
 	}
 	s.cfg.State = in.State
-	s.until = clock.Now().Add(in.Grace)
+	s.until.Store(clock.Now().Add(in.Grace).UnixNano())
 	for _, c := range in.Clients {
 		s.clients[c.key()] = c
 	}

@@ -118,7 +118,7 @@ func TestToldByTheNext(t *testing.T) {
 func TestNoticesGoOn(t *testing.T) {
 	r := newRig(t, nil, 0)
 	c := Client{"host-" + alice, netip.MustParseAddr(alice), netip.MustParseAddr("10.0.0.100")}
-	r.s.until = time.Now().Add(time.Hour)
+	r.s.until.Store(time.Now().Add(time.Hour).UnixNano())
 	r.s.clients[c.key()], r.s.notices[c] = c, struct{}{}
 	r.succeed()
 	if g := <-r.calls; g.host.String() != alice || g.prog != StatusProgram || g.proc != StatusNotify {

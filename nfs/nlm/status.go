@@ -115,7 +115,7 @@ func (s *Server) remember(c Client) bool {
 
 // notify calls NOTIFY of a client's status monitor until the client answers, or until it can no
 // longer reclaim its locks.
-func (s *Server) notify(ctx context.Context, c Client) {
+func (s *Server) notify(ctx context.Context, c Client, state int32) {
 	const pause = 5 * time.Second
 	done := func() {
 		s.mu.Lock()
@@ -126,7 +126,7 @@ func (s *Server) notify(ctx context.Context, c Client) {
 		err := s.call(ctx, callTries, c.Addr, StatusProgram, StatusVersion, StatusNotify, func(e *xdr.Encoder) {
 			// mon_name: the client compares it with the server's address, or resolves it.
 			e.String(c.Server.String())
-			e.Uint32(uint32(s.cfg.State))
+			e.Uint32(uint32(state))
 		}, nil)
 		if err == nil {
 			done()

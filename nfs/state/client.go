@@ -39,7 +39,8 @@ type Client struct {
 	renewed   atomic.Int64 // nanoseconds of the Unix time
 	account   *account     // of the host that it came from first
 	known     bool         // it may have something to reclaim: a journal had it. Guarded by mu
-	came      time.Time    // when the record was made
+	again     bool         // it may reclaim although complete is true, see BeginReclaim. Guarded by mu
+	came      time.Time    // when it sent EXCHANGE_ID or SETCLIENTID last. Guarded by mu
 	listed    atomic.Bool  // the journal has it: it may reclaim after a restart
 
 	anyRevoked atomic.Bool // revoked > 0
@@ -166,6 +167,9 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 	if old != nil && old.v40 == nil && old.verifier == a.Verifier {
 		defer s.mu.Unlock()
 		old.join(a.From.Host)
+		old.mu.Lock()
+		old.came = now
+		old.mu.Unlock()
 		return old.exchanged(), nfs.OK
 	}
 	c := s.record(now, r, known, a.Verifier, a.Principal, &a.From, a.NoExport)
@@ -361,9 +365,9 @@ func (c *Client) completes(yes bool) (st nfs.Status, has bool) {
 	switch {
 	case c.dead:
 		return nfs.ErrStaleClientID, false
-	case c.complete && yes:
+	case c.complete && yes && !c.again:
 		return nfs.ErrCompleteAlready, false
 	}
-	c.complete = yes
+	c.complete, c.again = yes, false
 	return nfs.OK, len(c.states) > 0
 }

@@ -50,6 +50,7 @@ type grace struct {
 	// not be held then, or all requests of the client would wait for the disk.
 	mu      sync.Mutex
 	waiting map[string]bool    // those of known that have not sent RECLAIM_COMPLETE
+	again   map[string]bool    // those of known that had sent it before, see BeginReclaim
 	list    map[string]*Client // the clients in the journal; nil: the client has no state since this start
 	cluster Cluster            // nil: the period is of this server alone
 	journal Journal            // nil: nothing is written, and no client may reclaim after the next start
@@ -137,7 +138,7 @@ func (g *grace) expire() error {
 		switch {
 		case c == nil:
 			gone = append(gone, owner)
-		case c.v40 == nil && g.waiting[owner]:
+		case c.v40 == nil && g.waiting[owner] && !g.again[owner]:
 			gone, partly = append(gone, owner), append(partly, c)
 		}
 	}
@@ -172,6 +173,7 @@ func (g *grace) reclaimed(owner string) {
 	}
 	g.mu.Lock()
 	delete(g.waiting, owner)
+	delete(g.again, owner)
 	g.mu.Unlock()
 }
 

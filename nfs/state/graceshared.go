@@ -14,24 +14,37 @@ import (
 //	                                            Recovered: they have done so, or had their time
 //	all have recovered                          Cluster.Grace is false; ForgetReclaims
 
-// BeginReclaim lets further clients reclaim until a time: those of a server that is lost. A client that
-// this server serves already has nothing to reclaim here.
+// BeginReclaim lets further clients reclaim until a time: those of a server that is lost.
+//
+// A client may use several servers with one owner string. Then it has sent RECLAIM_COMPLETE here
+// before, and what it has here stays. It may reclaim all the same what it had at the lost server, and
+// sends RECLAIM_COMPLETE again.
 func (s *Server) BeginReclaim(owners []string, until time.Time) {
+	complete := make(map[string]bool)
+	for _, c := range s.clientList() {
+		c.mu.Lock()
+		complete[c.owner] = complete[c.owner] || c.complete
+		c.mu.Unlock()
+	}
 	g := &s.grace
 	g.mu.Lock()
 	known := maps.Clone(*g.known.Load())
+	if g.again == nil {
+		g.again = make(map[string]bool)
+	}
 	for _, o := range owners {
-		known[o] = true
-		if g.list[o] == nil {
-			g.waiting[o] = true
+		known[o], g.waiting[o] = true, true
+		if complete[o] {
+			g.again[o] = true
 		}
 	}
 	if g.until.Before(until) {
 		g.until = until
 	}
 	g.known.Store(&known)
+	again := maps.Clone(g.again)
 	g.mu.Unlock()
-	s.learn(known)
+	s.learn(known, again)
 }
 
 // ForgetReclaims ends what BeginReclaim and Config.Known have begun: nobody may reclaim.
@@ -41,17 +54,19 @@ func (s *Server) ForgetReclaims() {
 	none := make(map[string]bool)
 	g.known.Store(&none)
 	clear(g.waiting)
+	clear(g.again)
 	g.until = time.Time{}
 	g.mu.Unlock()
-	s.learn(none)
+	s.learn(none, none)
 }
 
-// learn tells the clients that have come before whether they may reclaim. A client that comes now has
-// looked at grace.known with mu held.
-func (s *Server) learn(known map[string]bool) {
+// learn tells the clients that have come before whether they may reclaim, and whether they may do so
+// after RECLAIM_COMPLETE. A client that comes now has looked at grace.known with mu held.
+func (s *Server) learn(known, again map[string]bool) {
 	for _, c := range s.clientList() {
 		c.mu.Lock()
 		c.known = known[c.owner]
+		c.again = again[c.owner]
 		c.mu.Unlock()
 	}
 }
@@ -71,5 +86,6 @@ func (s *Server) Recovered(now time.Time) bool {
 		return false
 	}
 	clear(g.waiting)
+	clear(g.again)
 	return true
 }

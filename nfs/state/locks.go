@@ -235,7 +235,10 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 	}
 	want := lock.Lock{Owner: l.owner(), Start: a.Offset, End: end, Exclusive: a.Exclusive}
 	take := c.s.cfg.Locks.Lock
-	if a.Wait && !a.Reclaim {
+	switch {
+	case a.Reclaim:
+		take = c.s.cfg.Locks.Reclaim
+	case a.Wait:
 		take = c.s.cfg.Locks.Ask
 	}
 	holder, ok, err := take(a.File, want)

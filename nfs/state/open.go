@@ -122,12 +122,13 @@ func (c *Client) Open(now time.Time, a *Open) (Opened, nfs.Status) {
 // sent RECLAIM_COMPLETE, even after the grace period (RFC 8881 section 18.51.3).
 func (c *Client) admit(now time.Time, reclaim bool) nfs.Status {
 	c.mu.Lock()
-	dead, complete, known := c.dead, c.complete, c.known
+	dead, known, came := c.dead, c.known, c.came
+	complete := c.complete && !(reclaim && c.again)
 	c.mu.Unlock()
 	switch {
 	case dead:
 		return nfs.ErrExpired
-	case reclaim && !complete && !known && c.s.cfg.Cluster != nil && c.s.cfg.Cluster.Undecided(c.came):
+	case reclaim && !known && c.s.cfg.Cluster != nil && c.s.cfg.Cluster.Undecided(came):
 		return nfs.ErrJukebox // its server may be lost, and its records not be here yet
 	case reclaim && (complete || !known || !c.s.Grace(now)):
 		return nfs.ErrNoGrace

@@ -96,7 +96,7 @@ func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.St
 		// A later SETCLIENTID replaces an update that was not confirmed, and with it the verifier.
 		u := &update{Confirm: s.nextConfirm(), Callback: a.Callback}
 		old.mu.Lock()
-		old.v40.Update = u
+		old.v40.Update, old.came = u, now
 		old.mu.Unlock()
 		return ClientIDSet{Client: old.ID, Confirm: u.Confirm}, nfs.OK
 	}

@@ -11,6 +11,11 @@ import (
 
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/dial"
+	"github.com/rstored/rstored/nfs/nlm"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/tcp"
+	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
 // node is a daemon of a cluster.
@@ -108,6 +113,93 @@ func TestTakeover(t *testing.T) {
 	}
 	// The node comes back at another address, without a grace period: it has no clients.
 	node(t, bin, "a", "127.0.0.2").settled(2)
+}
+
+// lockV3 asks the lock manager of a node for the first ten bytes of a file, as a host with NFS version 3
+// does.
+func (g *gateway) lockV3(handle []byte, reclaim bool) nlm.Stat {
+	g.t.Helper()
+	c, err := tcp.Dial(g.t.Context(), g.address+":2049")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	st := nlm.Failed
+	if err := c.Call(g.t.Context(), &rpc.Request{
+		Prog: nlm.Program, Vers: nlm.Version, Proc: nlm.ProcLock,
+		Args: func(e *xdr.Encoder) {
+			e.Opaque([]byte("cookie"))
+			e.Bool(false)
+			e.Bool(true)
+			nlm.EncodeLock(e, &nlm.Lock{Caller: "host", Handle: handle, Owner: []byte("1@host"), SVID: 1, Length: 10})
+			e.Bool(reclaim)
+			e.Uint32(1)
+		},
+		Res: func(d *xdr.Decoder) error {
+			d.Opaque(100)
+			st = nlm.Stat(d.Uint32())
+			return d.Err()
+		},
+	}); err != nil {
+		g.t.Fatal(err)
+	}
+	return st
+}
+
+// TestDrainWithVersion3: a node whose client has nothing but a lock of version 3 is drained. Nobody gets
+// the lock meanwhile, and the client reclaims it at the other node.
+func TestDrainWithVersion3(t *testing.T) {
+	bin := cluster(t)
+	a, b := node(t, bin, "a", "127.0.0.2"), node(t, bin, "b", "127.0.0.3")
+	b.settled(2)
+	fb := open(t, b.fs(client.Version42, "tcp"), "drained")
+	d := &dial.Dialer{Version: client.Version3}
+	defer func() { _ = d.Close() }()
+	u, err := client.ParseURL("nfs+tcp://" + a.address + "/fs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := d.Client(u)
+	root, err := c.Mount(t.Context(), "/fs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := c.Lookup(t.Context(), root, "drained")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := a.lockV3(n.Handle, false); st != nlm.Granted {
+		t.Fatal(st)
+	}
+	refused(t, fb, "at first")
+	begun := time.Now()
+	if out, err := b.ctl("cluster", "drain", "a"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Logf("the node has left after %v", time.Since(begun))
+	done := make(chan error, 1)
+	go func() { done <- fb.TryLock(0, 10, true) }() // it waits for the end of the grace period
+	for {
+		st := b.lockV3(n.Handle, true)
+		if st == nlm.Granted {
+			break
+		}
+		if st != nlm.DeniedGrace || time.Since(begun) > time.Minute {
+			t.Fatalf("the lock is not reclaimed: %v", st)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Logf("the lock is reclaimed at the other node after %v", time.Since(begun))
+	b.settled(1)
+	t.Logf("the grace period is over after %v", time.Since(begun))
+	for _, err := range []error{<-done, fb.TryLock(0, 10, true)} {
+		if !errors.Is(err, nfs.ErrDenied) && !errors.Is(err, nfs.ErrGrace) {
+			t.Fatalf("the lock that was reclaimed is not there: %v", err)
+		}
+	}
+	if err := a.cmd.Wait(); err != nil {
+		t.Fatalf("the node that was drained: %v", err)
+	}
 }
 
 // TestExportsOfAllNodes: exports that are changed at one node are changed at all. A node that is

@@ -44,10 +44,11 @@ type Config struct {
 	Log     *zap.Logger
 }
 
-// Clients are the clients of this node: state.Server.
+// Clients are the clients of this node: those of version 4 by their owner strings, and hosts with locks
+// of version 3 as SetHosts had them.
 type Clients interface {
 	// BeginReclaim lets further clients reclaim until a time, and ForgetReclaims nobody any more.
-	BeginReclaim(owners []string, until time.Time)
+	BeginReclaim(owners, hosts []string, until time.Time)
 	ForgetReclaims()
 	// Recovered reports whether all that may reclaim have done so, or had their time.
 	Recovered(now time.Time) bool
@@ -78,13 +79,15 @@ type Cluster struct {
 	read     time.Time // begin of the last read
 	valid    time.Time // until when this node may grant without another beat
 	granting bool
-	changed  func()        // of exports
+	busy     int           // locks that are being granted, see Begin
 	seen     chan struct{} // closed and replaced at each look
+	follow   follow
 
 	// records is held while records are written. It is taken before mu.
 	records sync.Mutex
-	owners  map[string]bool
-	known   []string // own clients, at the start
+	owners  map[string]bool // by kind and name, see recordKey
+	known   []string        // own clients, at the start
+	hosts   []string
 }
 
 const (
@@ -112,7 +115,7 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 		owners: make(map[string]bool),
 	}
 	c.watch = grace.Watch{Patience: int64(cfg.Timeout), Gap: int64(cfg.Timeout / 2)}
-	c.self = grace.Self{Node: cfg.Node, Boot: c.boot, Loaded: make(map[string]bool)}
+	c.self = grace.Self{Node: cfg.Node, Boot: c.boot, Loaded: make(map[string]string)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if err := c.start(ctx); err != nil {
 		c.stop()
@@ -212,14 +215,11 @@ func (c *Cluster) once() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.watch.Read(begun.UnixNano(), c.Now().UnixNano(), all)
-	exports := c.raw != nil && string(c.raw[exportsOf]) != string(p[exportsOf])
 	c.raw, c.state, c.read = p, s, begun
-	c.granting = s.MayGrant(&c.self)
+	c.granting = !c.leaving && s.MayGrant(&c.self)
 	close(c.seen)
 	c.seen = make(chan struct{})
-	if exports && c.changed != nil {
-		go c.changed()
-	}
+	c.applyExports()
 	if s.Nodes[c.Node].Boot == c.boot && s.Nodes[c.Node].Drain && !c.drained {
 		c.drained = true
 		go c.Drained()
@@ -249,10 +249,7 @@ func (c *Cluster) look() {
 			c.Log.Info("the state of the cluster can be read and written again")
 		}
 		failed = err != nil
-		select {
-		case c.wake <- struct{}{}:
-		default:
-		}
+		c.again()
 		select {
 		case <-time.After(c.Timeout / looks):
 		case <-c.ctx.Done():
@@ -313,11 +310,35 @@ func (c *Cluster) Attach(clients Clients) {
 	c.clients = clients
 }
 
-// Follow calls changed whenever another node has changed the exports.
-func (c *Cluster) Follow(changed func()) {
+// Begin and End implement lock.Gate: this node enforces no grace period while a lock is being granted.
+// A lock that is taken in the file system after that could be one that a client reclaims.
+func (c *Cluster) Begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.changed = changed
+	if !c.granting || c.Now().After(c.valid) {
+		return false
+	}
+	c.busy++
+	return true
+}
+
+// End is called after each Begin that was true.
+func (c *Cluster) End() {
+	c.mu.Lock()
+	c.busy--
+	wake := c.busy == 0 && !c.granting
+	c.mu.Unlock()
+	if wake {
+		c.again()
+	}
+}
+
+// again makes work look for something to do.
+func (c *Cluster) again() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
 }
 
 // Grace reports whether nobody may get new opens and locks: clients of any node may reclaim, or this
@@ -342,45 +363,6 @@ func (c *Cluster) Undecided(since time.Time) bool {
 		}
 	}
 	return false
-}
-
-// Leave stops granting, and waits until no other node grants either. Then the caller may close the
-// stores. What clients have here they may reclaim at another node, or here after the next start.
-func (c *Cluster) Leave(ctx context.Context) error {
-	c.mu.Lock()
-	c.leaving, c.granting = true, false
-	c.mu.Unlock()
-	c.records.Lock()
-	n := len(c.owners)
-	c.records.Unlock()
-	if n == 0 {
-		return nil
-	}
-	if err := c.update(func(s grace.State) (grace.State, error) { return s.Lose(c.Node, ""), nil }); err != nil {
-		return err
-	}
-	return c.await(ctx, func() bool { return c.state.Enforced() || c.state.Recovery == 0 })
-}
-
-// Gone removes this node after Leave, once its stores are closed, and ends the Cluster.
-func (c *Cluster) Gone() error {
-	defer c.Close()
-	return c.update(func(s grace.State) (grace.State, error) {
-		n, ok := s.Nodes[c.Node]
-		switch {
-		case !ok: // the others have done the rest
-			return s, nil
-		case n.Boot == c.boot && s.Recovery == 0:
-			return s.Leave(c.Node), nil
-		}
-		return s.Released(c.Node, []string{c.boot}), nil
-	})
-}
-
-// Close ends the work of the Cluster. To the others this node is lost.
-func (c *Cluster) Close() {
-	c.stop()
-	c.loops.Wait()
 }
 
 // Drain asks a node to leave.

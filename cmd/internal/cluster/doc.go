@@ -10,6 +10,7 @@
 //	           exports      exports that were added, changed and removed at run time
 //	beats      NODE         a count that the node changes all the time
 //	node-NODE  c/EPOCH/O    the client with the owner string O, in hexadecimal, may reclaim
+//	           h/EPOCH/H    the host H may reclaim its locks of version 3
 //	           s/BOOT/S     the session S of that process at the MDS, and its filesystem
 //
 // Begin reading at Open and Cluster.look. cmd/internal/grace has the rules. The package knows nothing

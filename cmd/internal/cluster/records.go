@@ -14,13 +14,24 @@ import (
 // batch is the number of records in one change.
 const batch = 512
 
-func recordKey(epoch uint64, owner string) string {
-	return fmt.Sprintf("c/%016x/%s", epoch, hex.EncodeToString([]byte(owner)))
+// Kinds of records, in front of a client's name.
+const (
+	ofOwner = "c/" // a client of version 4: its owner string
+	ofHost  = "h/" // a host with locks of version 3
+)
+
+// recordKey is the key of a client, which is a kind and a name.
+func recordKey(epoch uint64, client string) string {
+	kind, name := client[:len(ofOwner)], client[len(ofOwner):]
+	return fmt.Sprintf("%s%016x/%s", kind, epoch, hex.EncodeToString([]byte(name)))
 }
 
+// sessionKey is the key of a session of a process at the MDS.
+func sessionKey(boot, session string) string { return "s/" + boot + "/" + session }
+
 // add writes records of an epoch. It is called with records held.
-func (c *Cluster) add(epoch uint64, owners []string) error {
-	for part := range slices.Chunk(owners, batch) {
+func (c *Cluster) add(epoch uint64, clients []string) error {
+	for part := range slices.Chunk(clients, batch) {
 		set := make(rados.Pairs)
 		for _, o := range part {
 			set[recordKey(epoch, o)] = []byte{1}
@@ -33,21 +44,24 @@ func (c *Cluster) add(epoch uint64, owners []string) error {
 }
 
 // recorded returns the clients of a node with records from an epoch on.
-func (c *Cluster) recorded(node string, from uint64) ([]string, error) {
-	list, err := c.Store.Pairs(nodeObject(node), "c/")
-	if err != nil {
-		return nil, err
-	}
-	out := make(map[string]bool)
-	for key := range list {
-		epoch, name, _ := strings.Cut(key[len("c/"):], "/")
-		n, err := strconv.ParseUint(epoch, 16, 64)
-		owner, e := hex.DecodeString(name)
-		if err == nil && e == nil && n >= from {
-			out[string(owner)] = true
+func (c *Cluster) recorded(node string, from uint64) (owners, hosts []string, err error) {
+	for kind, out := range map[string]*[]string{ofOwner: &owners, ofHost: &hosts} {
+		list, err := c.Store.Pairs(nodeObject(node), kind)
+		if err != nil {
+			return nil, nil, err
 		}
+		all := make(map[string]bool)
+		for key := range list {
+			epoch, name, _ := strings.Cut(key[len(kind):], "/")
+			n, err := strconv.ParseUint(epoch, 16, 64)
+			client, e := hex.DecodeString(name)
+			if err == nil && e == nil && n >= from {
+				all[string(client)] = true
+			}
+		}
+		*out = slices.Sorted(maps.Keys(all))
 	}
-	return slices.Sorted(maps.Keys(out)), nil
+	return owners, hosts, nil
 }
 
 // loadOwn finds the clients that an earlier process of this node had, and removes void records.
@@ -59,18 +73,20 @@ func (c *Cluster) loadOwn() error {
 	if s.Recovery != 0 {
 		from = s.Recovery
 		var err error
-		if c.known, err = c.recorded(c.Node, from); err != nil {
+		if c.known, c.hosts, err = c.recorded(c.Node, from); err != nil {
 			return err
 		}
 	}
-	list, err := c.Store.Pairs(nodeObject(c.Node), "c/")
-	if err != nil {
-		return err
-	}
 	var void []string
-	for key := range list {
-		if key < recordKey(from, "") {
-			void = append(void, key)
+	for _, kind := range []string{ofOwner, ofHost} {
+		list, err := c.Store.Pairs(nodeObject(c.Node), kind)
+		if err != nil {
+			return err
+		}
+		for key := range list {
+			if key < recordKey(from, kind) {
+				void = append(void, key)
+			}
 		}
 	}
 	return c.remove(void)
@@ -86,36 +102,68 @@ func (c *Cluster) remove(keys []string) error {
 	return nil
 }
 
-// Owners returns the clients of this node that may reclaim, as Open has found them.
+// Owners returns the clients of this node that may reclaim, as Open has found them, and Hosts those of
+// version 3.
 func (c *Cluster) Owners() []string { return c.known }
+func (c *Cluster) Hosts() []string  { return c.hosts }
 
 // Add implements state.Journal.
-func (c *Cluster) Add(owner string) error {
-	c.records.Lock()
-	defer c.records.Unlock()
-	if err := c.add(c.epoch(), []string{owner}); err != nil {
-		return err
-	}
-	c.owners[owner] = true
-	return nil
-}
+func (c *Cluster) Add(owner string) error { return c.record([]string{ofOwner + owner}, nil) }
 
 // Remove implements state.Journal.
 func (c *Cluster) Remove(owners ...string) error {
+	var gone []string
+	for _, o := range owners {
+		gone = append(gone, ofOwner+o)
+	}
+	return c.record(nil, gone)
+}
+
+// SetHosts replaces the list of hosts with locks of version 3.
+func (c *Cluster) SetHosts(list []string) error {
+	var come, gone []string
+	c.records.Lock()
+	for _, h := range list {
+		if !c.owners[ofHost+h] {
+			come = append(come, ofHost+h)
+		}
+	}
+	for o := range c.owners {
+		if h, is := strings.CutPrefix(o, ofHost); is && !slices.Contains(list, h) {
+			gone = append(gone, o)
+		}
+	}
+	c.records.Unlock()
+	return c.record(come, gone)
+}
+
+// record adds and removes clients. After an error nobody is removed.
+func (c *Cluster) record(come, gone []string) error {
 	c.records.Lock()
 	defer c.records.Unlock()
-	var keys []string
-	for _, o := range owners {
-		keys = append(keys, recordKey(c.epoch(), o))
-	}
-	if err := c.Store.Change(nodeObject(c.Node), rados.Change{Remove: keys}); err != nil {
+	epoch := c.epoch()
+	if err := c.add(epoch, come); err != nil {
 		return err
 	}
-	for _, o := range owners {
+	for _, o := range come {
+		c.owners[o] = true
+	}
+	var keys []string
+	for _, o := range gone {
+		keys = append(keys, recordKey(epoch, o))
+	}
+	if err := c.remove(keys); err != nil {
+		return err
+	}
+	for _, o := range gone {
 		delete(c.owners, o)
 	}
 	return nil
 }
+
+// LockState is the state number of the status monitor for clients that reclaim in this epoch. It is
+// larger than any before on any node, and odd.
+func (c *Cluster) LockState() int32 { return int32(2*c.epoch() + 1) }
 
 func (c *Cluster) epoch() uint64 {
 	c.mu.Lock()
@@ -128,6 +176,6 @@ func (c *Cluster) epoch() uint64 {
 func (c *Cluster) Session(filesystem string, export uint32) (string, error) {
 	name := "rstored-" + c.boot + "-" + strconv.FormatUint(uint64(export), 10)
 	return name, c.Store.Change(nodeObject(c.Node), rados.Change{
-		Set: rados.Pairs{"s/" + c.boot + "/" + name: []byte(filesystem)},
+		Set: rados.Pairs{sessionKey(c.boot, name): []byte(filesystem)},
 	})
 }

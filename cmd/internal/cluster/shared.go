@@ -69,11 +69,46 @@ func readExports(p rados.Pairs) (d exportsDoc, err error) {
 	return d, err
 }
 
+// follow tells this node of changes of the exports.
+type follow struct {
+	changed func() error // nil: not yet
+	busy    bool         // changed runs
+	taken   string       // the document that Exports has returned last
+	applied string       // the one that Follow or changed has begun with last
+}
+
+// Follow calls changed when the exports are not those that Exports has returned before, and whenever
+// another node changes them: again and again, until it returns nil.
+func (c *Cluster) Follow(changed func() error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.follow.changed, c.follow.applied = changed, c.follow.taken
+	c.applyExports()
+}
+
+// applyExports calls Follow's function if there is a change. It is called with mu held.
+func (c *Cluster) applyExports() {
+	f, now := &c.follow, string(c.raw[exportsOf])
+	if f.changed == nil || f.busy || c.leaving || now == f.applied {
+		return
+	}
+	f.busy = true
+	go func() {
+		err := f.changed()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if f.busy = false; err == nil {
+			f.applied = now
+		}
+	}()
+}
+
 // Exports returns the exports that were added or changed at run time on any node, and the pseudo
 // paths of those that were removed, as they were read last.
 func (c *Cluster) Exports() (added []config.Export, removed []string) {
 	c.mu.Lock()
 	p := c.raw
+	c.follow.taken = string(p[exportsOf])
 	c.mu.Unlock()
 	d, _ := readExports(p) // ChangeExports reports it
 	return d.Exports, d.Removed

@@ -3,7 +3,6 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -27,10 +26,7 @@ func (c *Cluster) work() {
 		}
 		if done && c.ctx.Err() == nil {
 			_ = c.once() // what fails now fails in look, too
-			select {
-			case c.wake <- struct{}{}:
-			default:
-			}
+			c.again()
 		}
 	}
 }
@@ -51,6 +47,7 @@ func (c *Cluster) step() (done bool, err error) {
 	clients, raw, s := c.clients, c.raw, c.state
 	next, lost := c.lose()
 	leaving := c.leaving
+	c.self.Busy = c.busy > 0
 	c.mu.Unlock()
 	if lost != "" {
 		c.Log.Warn("a node of the cluster does not show that it lives: its clients may reclaim at other nodes",
@@ -63,12 +60,12 @@ func (c *Cluster) step() (done bool, err error) {
 	case grace.None:
 		if s.Recovery == 0 && clients != nil && len(c.self.Loaded) > 0 {
 			clients.ForgetReclaims()
-			c.self.Loaded = make(map[string]bool)
+			c.self.Loaded = make(map[string]string)
 		}
 		return false, nil
 	case grace.Stop:
 		if !leaving {
-			c.Lost(errors.New("the other nodes of the cluster have declared this one lost"))
+			c.Lost(errLost)
 		}
 		return false, nil
 	case grace.Copy:
@@ -79,7 +76,7 @@ func (c *Cluster) step() (done bool, err error) {
 		if clients == nil {
 			return false, nil // the service is being made
 		}
-		return true, c.load(step.Node, s.Recovery, clients)
+		return true, c.load(step.Node, s.Nodes[step.Node].Was, s.Recovery, clients)
 	case grace.Lift:
 		c.Log.Info("the grace period of the cluster is over", zap.Uint64("epoch", s.Current))
 	}
@@ -93,10 +90,9 @@ func (c *Cluster) step() (done bool, err error) {
 }
 
 // copy writes the records of all clients for a new epoch. The server grants nothing since this state
-// was read; requests that were under way then have ended after a moment.
+// was read, and no lock is being granted.
 func (c *Cluster) copy(epoch uint64, clients Clients) error {
 	c.Log.Info("a grace period of the cluster begins: clients of other nodes may reclaim", zap.Uint64("epoch", epoch))
-	time.Sleep(c.Timeout / looks)
 	if clients != nil {
 		clients.ForgetReclaims()
 	}
@@ -111,14 +107,14 @@ func (c *Cluster) copy(epoch uint64, clients Clients) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.self.Epoch, c.self.Loaded = epoch, make(map[string]bool)
+	c.self.Epoch, c.self.Loaded = epoch, make(map[string]string)
 	return nil
 }
 
 // release ends the sessions that processes of a node had at the MDS.
 func (c *Cluster) release(node string, boots []string) error {
 	for _, boot := range boots {
-		prefix := "s/" + boot + "/"
+		prefix := sessionKey(boot, "")
 		list, err := c.Store.Pairs(nodeObject(node), prefix)
 		if err != nil {
 			return err
@@ -138,17 +134,17 @@ func (c *Cluster) release(node string, boots []string) error {
 	return nil
 }
 
-// load lets the clients of a lost node reclaim here.
-func (c *Cluster) load(node string, from uint64, clients Clients) error {
-	owners, err := c.recorded(node, from)
+// load lets the clients of a lost node reclaim here. loss is that loss.
+func (c *Cluster) load(node, loss string, from uint64, clients Clients) error {
+	owners, hosts, err := c.recorded(node, from)
 	if err != nil {
 		return err
 	}
-	if len(owners) > 0 {
+	if len(owners)+len(hosts) > 0 {
 		c.Log.Info("clients of a lost node may reclaim here", zap.String("node", node), zap.Int("clients", len(owners)),
-			zap.Duration("for", c.Config.Grace))
+			zap.Int("hosts_of_version_3", len(hosts)), zap.Duration("for", c.Config.Grace))
 	}
-	clients.BeginReclaim(owners, c.Now().Add(c.Config.Grace))
-	c.self.Loaded[node] = true
+	clients.BeginReclaim(owners, hosts, c.Now().Add(c.Config.Grace))
+	c.self.Loaded[node] = loss
 	return nil
 }

@@ -51,8 +51,11 @@ func (d *Daemon) joinCluster(cfg *config.Config) (err error) {
 	if grace == 0 {
 		grace = cfg.LeaseTime
 	}
-	d.notify(d.manager.Starting("joining the cluster", 3*cfg.ClusterTimeout+startTime))
-	d.cluster, err = cluster.Open(context.Background(), cluster.Config{
+	wait := 3*cfg.ClusterTimeout + startTime
+	d.notify(d.manager.Starting("joining the cluster", wait))
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	d.cluster, err = cluster.Open(ctx, cluster.Config{
 		Store: d.rados, Node: node, Place: where, Timeout: cfg.ClusterTimeout, Grace: grace, Now: clock.Now,
 		Reset: func(filesystem, session string) error {
 			return cephfs.Reset(cephfs.Options{Filesystem: filesystem, Session: session})
@@ -97,13 +100,14 @@ func (d *Daemon) followCluster() {
 	if d.cluster == nil {
 		return
 	}
-	d.cluster.Follow(func() {
-		if d.mayChange() != nil {
-			return
+	d.cluster.Follow(func() error {
+		if err := d.mayChange(); err != nil {
+			return err // it is called again
 		}
 		defer d.mu.Unlock()
 		d.log.Info("exports were changed at a node of the cluster")
 		_ = d.ApplyExports(false) // errors are in the log and in the list
+		return nil
 	})
 }
 

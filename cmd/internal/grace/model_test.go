@@ -25,9 +25,15 @@ type process struct {
 	step    Step
 	known   map[int]bool // clients that may reclaim
 	started bool         // its own records are loaded
+	pending []pending    // locks that are being granted
+	leaving bool         // it serves no more, and has data to write
+	closed  bool         // it has written it, and released what it had
 	stalled bool         // it cannot beat: it grants nothing, and may be declared lost
 	dead    bool
 }
+
+// pending is a lock that a process grants: it has looked whether it may, and takes the lock later.
+type pending struct{ client, lock int }
 
 type client struct {
 	at    *process     // that it has used last
@@ -56,10 +62,11 @@ type model struct {
 	clients [modelClients]client
 	held    map[int]holder // locks of the file system
 	ended   map[string]bool
+	lost    map[string]bool // processes that were declared lost
 	records map[record]bool
 	boots   int
 	// Counts of what has happened, to see that the test reaches it.
-	grants, reclaims, lifts, conflicts, losses, expired, loads int
+	grants, reclaims, lifts, conflicts, losses, expired, loads, late, left, again int
 }
 
 func (m *model) note(format string, args ...any) { m.log = append(m.log, fmt.Sprintf(format, args...)) }
@@ -93,7 +100,7 @@ func (m *model) check(next State) {
 	}
 	m.lifts++
 	for id, n := range m.state.Nodes {
-		if n.Need || len(n.Stale) > 0 || !n.Lost() && n.Epoch != m.state.Current {
+		if n.Need || n.Leaving || len(n.Stale) > 0 || !n.Lost() && n.Epoch != m.state.Current {
 			m.fail("the period ends, and node %s is %+v", id, n)
 		}
 	}
@@ -120,12 +127,22 @@ func (m *model) load(p *process, id string) {
 
 // act does a part of what a process has to do.
 func (m *model) act(p *process) {
+	if len(p.pending) > 0 && m.r.IntN(8) == 0 {
+		m.grant(p)
+	}
+	if p.leaving {
+		m.leave(p)
+	}
+	if p.dead {
+		return
+	}
 	switch m.r.IntN(3) {
 	case 0:
 		m.read(p)
 		return
 	case 1: // choose, and do the action
 		m.loadOwn(p)
+		p.Busy = len(p.pending) > 0
 		p.step = p.seen.Next(&p.Self)
 		switch p.step.Action {
 		case Stop:
@@ -139,10 +156,15 @@ func (m *model) act(p *process) {
 			}
 			p.Epoch = p.seen.Current
 			// What was loaded before was for another period.
-			p.Loaded, p.Recovered = map[string]bool{}, false
+			p.Loaded, p.Recovered = map[string]string{}, false
 			clear(p.known)
 		case Release:
 			for _, b := range p.step.Boots {
+				for _, q := range m.alive() {
+					if q.Boot == b && q.leaving && !q.closed && !m.lost[b] {
+						m.fail("%s releases %s, which writes data", p.Boot, b)
+					}
+				}
 				m.note("%s releases %s", p.Boot, b)
 				m.ended[b] = true
 				for l, h := range m.held {
@@ -154,7 +176,10 @@ func (m *model) act(p *process) {
 		case Load:
 			m.loads++
 			m.load(p, p.step.Node)
-			p.Loaded[p.step.Node], p.Recovered = true, false
+			if _, ok := p.Loaded[p.step.Node]; ok {
+				m.again++
+			}
+			p.Loaded[p.step.Node], p.Recovered = p.seen.Nodes[p.step.Node].Was, false
 		}
 	case 2:
 		s := p.step
@@ -181,7 +206,11 @@ func (m *model) recover(p *process) {
 	}
 	for c := range p.known {
 		// A client of a process that was declared lost, and does not know it, can access no data there.
-		if at := m.clients[c].at; len(m.clients[c].locks) > 0 && (at.dead || m.state.Nodes[at.Node].Boot != at.Boot) {
+		at := m.clients[c].at
+		if len(m.clients[c].locks) == 0 || m.state.Nodes[at.Node].Boot == at.Boot {
+			continue
+		}
+		if loss, ok := p.Loaded[at.Node]; at.Node == p.Node || ok && loss == m.state.Nodes[at.Node].Was {
 			m.expired++
 			m.note("client %d has not come back", c)
 			clear(m.clients[c].locks)
@@ -205,7 +234,7 @@ func (m *model) start(i int) {
 	}
 	m.boots++
 	p := &process{
-		Self:  Self{Node: fmt.Sprint("n", i), Boot: fmt.Sprint("n", i, "b", m.boots), Loaded: map[string]bool{}},
+		Self:  Self{Node: fmt.Sprint("n", i), Boot: fmt.Sprint("n", i, "b", m.boots), Loaded: map[string]string{}},
 		known: make(map[int]bool),
 	}
 	next := old.Start(p.Node, p.Boot)
@@ -241,7 +270,7 @@ func (m *model) settle() {
 			}
 			for id, n := range p.seen.Nodes { // a node without a process does not beat
 				if !n.Lost() && !slices.ContainsFunc(m.alive(), func(q *process) bool { return q.Boot == n.Boot }) {
-					m.write(p.version, p.seen.Lose(id, p.Node))
+					m.lose(p, id, p.Node)
 				}
 			}
 		}
@@ -255,7 +284,7 @@ func (m *model) settle() {
 func run(t *testing.T, seed uint64) *model {
 	m := &model{
 		t: t, r: rand.New(rand.NewPCG(seed, 0)), procs: make([]*process, modelNodes), held: make(map[int]holder),
-		ended: make(map[string]bool), records: make(map[record]bool),
+		ended: make(map[string]bool), lost: make(map[string]bool), records: make(map[record]bool),
 	}
 	m.note("seed %d", seed)
 	for c := range m.clients {
@@ -291,11 +320,15 @@ func TestModel(t *testing.T) {
 		sum.losses += m.losses
 		sum.expired += m.expired
 		sum.loads += m.loads
+		sum.late += m.late
+		sum.left += m.left
+		sum.again += m.again
 	}
-	t.Logf("%d grants, %d reclaims, %d without, %d periods, %d nodes lost, %d loads, %d writes refused", sum.grants,
-		sum.reclaims, sum.expired, sum.lifts, sum.losses, sum.loads, sum.conflicts)
+	t.Logf("%d grants, %d of them late, %d reclaims, %d without, %d periods, %d nodes lost, %d left, %d loads, "+
+		"%d again, %d writes refused", sum.grants, sum.late, sum.reclaims, sum.expired, sum.lifts, sum.losses, sum.left,
+		sum.loads, sum.again, sum.conflicts)
 	if sum.grants < 10*rounds || sum.reclaims < rounds || sum.lifts < 5*rounds || sum.conflicts == 0 ||
-		sum.loads < rounds {
+		sum.loads < rounds || sum.late < rounds/4 || sum.left < rounds || sum.again == 0 {
 		t.Error("the model has not reached what it is for")
 	}
 }

@@ -9,11 +9,12 @@ import (
 func (m *model) use(c int, p *process) {
 	x, l := &m.clients[c], m.r.IntN(modelLocks)
 	orphan := x.at != nil && x.at != p && len(x.locks) > 0
-	if orphan && !x.at.dead && m.r.IntN(8) > 0 {
-		return // its node serves it still
+	served := orphan && !x.at.dead && !x.at.leaving
+	if p.leaving || served && m.r.IntN(8) > 0 {
+		return // p serves nobody, or its node serves it still
 	}
 	switch {
-	case orphan && !x.at.dead: // it has moved by itself: it keeps nothing
+	case served: // it has moved by itself: it keeps nothing
 		m.end(c)
 	case orphan && p.seen.Recovery != 0 && p.known[c]:
 		for l := range x.locks {
@@ -47,17 +48,61 @@ func (m *model) use(c int, p *process) {
 	case orphan, x.locks[l]:
 	case p.mayGrant():
 		m.records[record{p.Node, p.Epoch, c}] = true
-		if _, taken := m.held[l]; taken || m.ended[p.Boot] {
-			return
+		x.at = p
+		p.pending = append(p.pending, pending{c, l})
+		if m.r.IntN(3) > 0 {
+			m.grant(p)
 		}
-		m.held[l] = holder{p.Boot, c}
-		x.at, x.locks[l] = p, true
-		m.grants++
-		for o := range m.clients {
-			if o != c && m.clients[o].locks[l] {
-				m.fail("client %d gets lock %d at %s, which client %d may reclaim", c, l, p.Boot, o)
+	}
+}
+
+// grant takes the lock that a process has granted first.
+func (m *model) grant(p *process) {
+	g := p.pending[0]
+	p.pending = p.pending[1:]
+	x := &m.clients[g.client]
+	if _, taken := m.held[g.lock]; taken || m.ended[p.Boot] || x.at != p || p.leaving {
+		return
+	}
+	m.held[g.lock] = holder{p.Boot, g.client}
+	x.locks[g.lock] = true
+	m.grants++
+	if !p.mayGrant() {
+		m.late++
+	}
+	for o := range m.clients {
+		if o != g.client && m.clients[o].locks[g.lock] {
+			m.fail("client %d gets lock %d at %s, which client %d may reclaim", g.client, g.lock, p.Boot, o)
+		}
+	}
+}
+
+// lose declares the process of a node lost.
+func (m *model) lose(p *process, id, by string) bool {
+	boot := p.seen.Nodes[id].Boot
+	if !m.write(p.version, p.seen.Lose(id, by)) {
+		return false
+	}
+	m.lost[boot] = true
+	return true
+}
+
+// leave is a step of a process that leaves: it releases what it has when all enforce the period, and
+// then says so.
+func (m *model) leave(p *process) {
+	own := p.seen.Nodes[p.Node]
+	if !p.closed && own.Boot == p.Boot && p.seen.Enforced() {
+		p.closed, m.ended[p.Boot] = true, true
+		for l, h := range m.held {
+			if h.boot == p.Boot {
+				delete(m.held, l)
 			}
 		}
+	}
+	if p.closed && m.write(p.version, p.seen.Left(p.Node, p.Boot)) {
+		m.left++
+		m.note("%s has left: %+v", p.Boot, m.state)
+		m.crash(p)
 	}
 }
 
@@ -73,6 +118,7 @@ func (m *model) end(c int) {
 			delete(m.held, l)
 		}
 	}
+	x.at.pending = slices.DeleteFunc(x.at.pending, func(g pending) bool { return g.client == c })
 	clear(x.locks)
 	x.at = nil
 }
@@ -114,6 +160,16 @@ func (m *model) random() {
 		m.start(i)
 	case k < 5:
 		m.note("crash")
+		if p := m.procs[i]; m.r.IntN(2) == 0 && p != nil && m.state.Recovery != 0 && p.seen.Nodes[p.Node].Need {
+			// A node that came up in a grace period is lost in the same one.
+			m.crash(p)
+			for _, q := range m.alive() {
+				if m.read(q); q.seen.Nodes[p.Node].Boot == p.Boot && m.lose(q, p.Node, q.Node) {
+					m.losses++
+				}
+			}
+			return
+		}
 		m.crash(all[m.r.IntN(len(all))])
 	case k < 6: // a node counts as lost, rightly or not
 		p := all[m.r.IntN(len(all))]
@@ -130,15 +186,22 @@ func (m *model) random() {
 			if m.r.IntN(3) == 0 {
 				by = ""
 			}
-			if m.write(p.version, p.seen.Lose(id, by)) {
+			if m.lose(p, id, by) {
 				m.losses++
 				m.note("%s says that %s is lost: %+v", p.Boot, id, m.state)
 			}
 		}
 	case k < 7:
-		if p := m.procs[i]; p != nil && !m.has(p) && p.seen.Recovery == 0 && m.write(p.version, p.seen.Leave(p.Node)) {
-			m.note("%s leaves", p.Boot)
-			m.crash(p)
+		if p := m.procs[i]; p == nil || p.leaving || p.stalled || m.r.IntN(3) > 0 {
+			return
+		} else if !m.has(p) && !p.seen.Nodes[p.Node].Need { // it has released what it had
+			if m.write(p.version, p.seen.Left(p.Node, p.Boot)) {
+				m.note("%s leaves", p.Boot)
+				m.crash(p)
+			}
+		} else if m.write(p.version, p.seen.Leave(p.Node)) {
+			p.leaving, p.pending = true, nil
+			m.note("%s begins to leave: %+v", p.Boot, m.state)
 		}
 	case k < 9:
 		m.recover(all[m.r.IntN(len(all))])

@@ -9,15 +9,18 @@ type Self struct {
 	// Recovered says that the clients of this node, and those of Loaded, have reclaimed or had their
 	// time.
 	Recovered bool
-	// Loaded are the lost nodes whose clients may reclaim here.
-	Loaded map[string]bool
+	// Loaded are the lost nodes whose clients may reclaim here, and for each the Node.Was of that loss.
+	Loaded map[string]string
+	// Busy says that a lock is being granted which was begun while MayGrant was true. The process
+	// enforces no grace period before that has ended.
+	Busy bool
 }
 
 // MayGrant reports whether the process may grant opens and locks. It is true until the process has
 // read another state: the others wait for it.
 func (s State) MayGrant(p *Self) bool {
 	n, ok := s.Nodes[p.Node]
-	return ok && n.Boot == p.Boot && s.Recovery == 0 && p.Epoch == s.Current
+	return ok && n.Boot == p.Boot && !n.Leaving && s.Recovery == 0 && p.Epoch == s.Current
 }
 
 // Action is what a process has to do.
@@ -53,11 +56,14 @@ func (s State) Next(p *Self) Step {
 	case !ok || own.Boot != p.Boot:
 		return Step{Action: Stop}
 	case own.Epoch != s.Current || p.Epoch != s.Current:
+		if p.Busy {
+			return Step{}
+		}
 		next := s.clone()
 		own.Epoch = s.Current
 		next.Nodes[p.Node] = own
 		return Step{Action: Copy, State: next}
-	case !s.Enforced():
+	case !s.Enforced() || own.Leaving:
 		return Step{}
 	}
 	for _, id := range s.names() {
@@ -67,7 +73,7 @@ func (s State) Next(p *Self) Step {
 		}
 	}
 	for _, id := range s.Recovering() {
-		if !p.Loaded[id] {
+		if loss, ok := p.Loaded[id]; !ok || loss != s.Nodes[id].Was {
 			return Step{Action: Load, Node: id}
 		}
 	}
@@ -92,14 +98,14 @@ func (s State) Next(p *Self) Step {
 }
 
 // mine reports whether the process recovers the clients of a node: its own, and those of a lost node
-// that no other node recovers which lives.
+// that no other node recovers which serves.
 func (s State) mine(p *Self, id string) bool {
 	n := s.Nodes[id]
 	if !n.Lost() || id == p.Node {
 		return id == p.Node
 	}
 	by, ok := s.Nodes[n.By]
-	return n.By == p.Node || !ok || by.Lost()
+	return n.By == p.Node || !ok || by.Lost() || by.Leaving
 }
 
 // adopt returns a state to change, in which the process recovers the clients of a node.

@@ -25,8 +25,15 @@ type Node struct {
 	Need bool `json:"need,omitempty"`
 	// Stale are processes of the node whose locks in the file system are not released.
 	Stale []string `json:"stale,omitempty"`
+	// Was is the process that was lost last. A node can be lost twice in one grace period: each loss
+	// lets its clients reclaim anew.
+	Was string `json:"was,omitempty"`
 	// By is the node that recovers the clients of a lost one.
 	By string `json:"by,omitempty"`
+	// Leaving says that the process serves no more, and will release by itself what it has in the file
+	// system, once all nodes enforce the period. Nobody else may do it before: it may have data to
+	// write.
+	Leaving bool `json:"leaving,omitempty"`
 	// Drain asks the node to leave.
 	Drain bool `json:"drain,omitempty"`
 }
@@ -53,8 +60,9 @@ func (s *State) begin() {
 // stale moves the process of a node to those that are not released.
 func (n *Node) stale() {
 	if n.Boot != "" {
-		n.Stale, n.Boot = append(slices.Clone(n.Stale), n.Boot), ""
+		n.Stale, n.Was, n.Boot = append(slices.Clone(n.Stale), n.Boot), n.Boot, ""
 	}
+	n.Leaving = false
 }
 
 // Start adds a process of a node, which comes up. A node that is not in the state had no clients, and
@@ -85,10 +93,33 @@ func (s State) Lose(id, by string) State {
 	return s
 }
 
-// Leave removes a node that has no clients, and has released what it had in the file system.
+// Leave says that a node with clients serves no more: they may reclaim elsewhere once it has Left.
 func (s State) Leave(id string) State {
 	s = s.clone()
-	delete(s.Nodes, id)
+	s.begin()
+	n := s.Nodes[id]
+	n.Need, n.Leaving = true, true
+	s.Nodes[id] = n
+	return s
+}
+
+// Left removes a process that has released what it had in the file system. It had no clients, or has
+// waited after Leave until all nodes enforce the grace period.
+func (s State) Left(id, boot string) State {
+	n, ok := s.Nodes[id]
+	switch {
+	case !ok: // it was declared lost, and the period is over
+		return s
+	case n.Boot != boot:
+		return s.Released(id, []string{boot})
+	}
+	s = s.clone()
+	if !n.Need && len(n.Stale) == 0 {
+		delete(s.Nodes, id)
+		return s
+	}
+	n.Was, n.Boot, n.By, n.Drain, n.Leaving = n.Boot, "", "", false, false
+	s.Nodes[id] = n
 	return s
 }
 

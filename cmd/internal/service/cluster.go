@@ -3,10 +3,13 @@ package service
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/rstored/rstored/cmd/internal/cluster"
+	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
 	"github.com/rstored/rstored/nfs/state"
@@ -36,7 +39,51 @@ func (s *Service) join(c *nfs4.Config, secret []byte) {
 // recovering implements cluster.Clients.
 type recovering struct {
 	*state.Server
-	nlm *nlm.Server
+	nlm     *nlm.Server
+	cluster *cluster.Cluster
+}
+
+// attach lets clients that were served here before reclaim, and those of nodes that are lost later.
+func (s *Service) attach() {
+	r := recovering{s.NFS4.State(), s.NLM, s.Cluster}
+	r.beginHosts(s.Cluster.Hosts(), clock.Now().Add(s.Cluster.Config.Grace))
+	s.Cluster.Attach(r)
+}
+
+// BeginReclaim implements cluster.Clients.
+func (r recovering) BeginReclaim(owners, hosts []string, until time.Time) {
+	r.Server.BeginReclaim(owners, until)
+	r.beginHosts(hosts, until)
+}
+
+func (r recovering) beginHosts(hosts []string, until time.Time) {
+	list := make([]nlm.Client, 0, len(hosts))
+	for _, h := range hosts {
+		var c nlm.Client
+		if json.Unmarshal([]byte(h), &c) == nil { // a later version may write others
+			list = append(list, c)
+		}
+	}
+	r.nlm.BeginReclaim(list, until, r.cluster.LockState())
+}
+
+// ForgetReclaims implements cluster.Clients.
+func (r recovering) ForgetReclaims() {
+	r.Server.ForgetReclaims()
+	r.nlm.EndGrace()
+}
+
+// rememberHosts is nlm.Config.Remember.
+func (s *Service) rememberHosts(list []nlm.Client) error {
+	hosts := make([]string, 0, len(list))
+	for i := range list {
+		b, err := json.Marshal(&list[i])
+		if err != nil {
+			return err
+		}
+		hosts = append(hosts, string(b))
+	}
+	return s.Cluster.SetHosts(hosts)
 }
 
 // Recovered also waits for clients of version 3, which reclaim by the lock manager.

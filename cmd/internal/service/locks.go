@@ -37,6 +37,10 @@ func (s *Service) newNLM(common *nfs.Config, v4 *lateNFS4, starts int32) *nlm.Se
 		Delegations:   v4, Shares: v4,
 		Logger: s.Log.Slog("nlm"),
 	}
+	if s.Cluster != nil {
+		cfg.Remember, cfg.State = s.rememberHosts, s.Cluster.LockState()
+		return nlm.New(cfg)
+	}
 	if s.From == nil && slices.Contains(s.Settings().NFSVersions, config.Version3) {
 		cfg.Known = s.State.LockClients()
 	}

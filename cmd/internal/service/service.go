@@ -144,6 +144,9 @@ func New(c Config) (*Service, error) {
 	s.Table = nfs.NewTable(s.Hosts)
 	s.LockTable = lock.New(0)
 	s.LockTable.UseHost(s.Table.HostLocker)
+	if s.Cluster != nil {
+		s.LockTable.UseGate(s.Cluster)
+	}
 	common := nfs.Config{
 		Exports: s.Table, Codec: nfs.NewCodec(secret), Counters: s.faults, Logger: c.Log.Slog("nfs"),
 		Groups: s.IDMap, Audit: c.Audit, Denials: &s.Denied,
@@ -166,7 +169,7 @@ func New(c Config) (*Service, error) {
 	s.NFS4 = nfs4.New(four)
 	v4.Server = s.NFS4
 	if s.Cluster != nil {
-		s.Cluster.Attach(recovering{s.NFS4.State(), s.NLM})
+		s.attach()
 	}
 	if !first {
 		thaw := s.freezeCallbacks()
