@@ -133,6 +133,9 @@ func (d *Daemon) opsState() ops.State {
 		Loops: d.devices.Ping(ctx), Volumes: d.monitor.volumes.read(d), Audit: d.audit.Counts(),
 		Lease: d.lease(), AuditLost: d.audit.Dropped(), Traces: d.otlp.Counts(), TLS: d.tls.Status(),
 	}
+	if c, err := d.Cluster(); err == nil {
+		s.Cluster = &c
+	}
 	s.LocksHeld, s.LocksWaiting = d.LockTable.Count()
 	answer := true
 	for _, l := range s.Loops {

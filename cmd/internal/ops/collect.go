@@ -228,6 +228,13 @@ func (s *scrape) nfs() {
 	s.put("rstored_grace_active", truth(s.Grace.NFS4Until != nil), "nfs4")
 	s.put("rstored_grace_active", truth(s.Grace.NLMUntil != nil), "nlm")
 	s.put("rstored_grace_waiting_clients", float64(len(s.Grace.Waiting)))
+	if c := s.Cluster; c != nil {
+		for _, n := range c.Nodes {
+			s.put("rstored_cluster_node_serves", truth(!n.Lost), n.Node)
+		}
+		s.put("rstored_cluster_grace_active", truth(c.Grace))
+		s.put("rstored_cluster_state_age_seconds", c.ReadSeconds)
+	}
 	states := map[string]int{"confirmed": 0, "unconfirmed": 0, "expired": 0}
 	var opens, owners, delegations, revoked, copies, busy int
 	for _, c := range s.Clients {

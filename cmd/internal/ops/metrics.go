@@ -23,6 +23,7 @@ type State struct {
 	Started  time.Time
 	Draining bool
 	Lease    *control.Lease // nil if nodes do not share the state directory
+	Cluster  *control.Cluster // nil if the server is alone
 	Recorder *measure.Recorder
 	Stats    control.Stats
 	Exports  []control.Export
