@@ -22,7 +22,7 @@ type State struct {
 	Build    cli.Build
 	Started  time.Time
 	Draining bool
-	Lease    *control.Lease // nil if nodes do not share the state directory
+	Lease    *control.Lease   // nil if nodes do not share the state directory
 	Cluster  *control.Cluster // nil if the server is alone
 	Recorder *measure.Recorder
 	Stats    control.Stats
