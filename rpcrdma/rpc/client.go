@@ -178,8 +178,9 @@ var ErrReply = errors.New("malformed RPC reply")
 //	denied, another status                   ErrReply
 func DecodeReply(d *xdr.Decoder, xid uint32) error { return decodeReply(d, xid, nil) }
 
-// decodeReply is DecodeReply. verify, if not nil, checks the verifier of an accepted reply.
-func decodeReply(d *xdr.Decoder, xid uint32, verify func(flavor uint32, body []byte) error) error {
+// decodeReply is DecodeReply. secured is nil, or the request whose verifier an accepted reply must
+// have.
+func decodeReply(d *xdr.Decoder, xid uint32, secured *Request) error {
 	if got := d.Uint32(); got != xid && d.Err() == nil {
 		return fmt.Errorf("%w: XID %#x instead of %#x", ErrReply, got, xid)
 	}
@@ -193,8 +194,8 @@ func decodeReply(d *xdr.Decoder, xid uint32, verify func(flavor uint32, body []b
 		if d.Err() != nil {
 			return ErrReply
 		}
-		if verify != nil {
-			if err := verify(flavor, body); err != nil {
+		if secured != nil {
+			if err := secured.checkVerifier(flavor, body); err != nil {
 				return fmt.Errorf("the reply is not of the server: %w", err)
 			}
 		}

@@ -124,3 +124,48 @@ func TestGSSLoopDoesNotAllocate(t *testing.T) {
 		}
 	}
 }
+
+// TestSecuredDoesNotAllocate: neither does a client for the protection of its calls.
+func TestSecuredDoesNotAllocate(t *testing.T) {
+	r := newGSSRig(t)
+	for _, service := range []gss.Service{gss.None, gss.Integrity} {
+		res, _ := r.init("alice")
+		c := gss.NewClient(r.client, res.Handle, service)
+		const calls = 101 // one more than AllocsPerRun is asked for
+		reply := func(cred *gss.Cred, xid uint32) []byte {
+			e := header(xid, procEcho, cred)
+			seal := gss.NewClient(r.client, res.Handle, service)
+			seal.Finish(e, cred, func(e *xdr.Encoder) { e.Uint32(9) })
+			return r.send(e.B)
+		}
+		q := &Request{
+			Prog: testProg, Vers: 2, Proc: procEcho, gss: c,
+			Args: func(e *xdr.Encoder) { e.Uint32(9) },
+			Res:  func(d *xdr.Decoder) error { d.Uint32(); return d.Err() },
+		}
+		var replies [calls][]byte
+		for i := range replies {
+			replies[i] = reply(&gss.Cred{Version: 1, Seq: uint32(i + 1), Service: service, Handle: res.Handle}, uint32(i))
+		}
+		var e xdr.Encoder
+		var d xdr.Decoder
+		failed, i := error(nil), 0
+		n := testing.AllocsPerRun(calls-1, func() {
+			var err error
+			if q.gssCred, err = c.Next(); err != nil {
+				failed = err
+			}
+			q.XID = uint32(i)
+			e.Reset()
+			q.encodeSecured(&e)
+			d = xdr.NewDecoder(replies[i])
+			if err := q.decodeSecured(&d); err != nil {
+				failed = err
+			}
+			i++
+		})
+		if n != 0 && !raceEnabled || failed != nil {
+			t.Errorf("%v: %v allocations per call: %v", service, n, failed)
+		}
+	}
+}

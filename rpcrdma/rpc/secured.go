@@ -237,24 +237,28 @@ func (r *Request) encodeSecured(e *xdr.Encoder) {
 	}
 }
 
+// checkVerifier checks the verifier of a reply.
+func (r *Request) checkVerifier(flavor uint32, body []byte) error {
+	if r.verify != nil {
+		return r.verify(flavor, body)
+	}
+	return r.gss.Check(&r.gssCred, flavor, body)
+}
+
 // decodeSecured is Decode with RPCSEC_GSS.
 func (r *Request) decodeSecured(d *xdr.Decoder) error {
-	verify := r.verify
-	if verify == nil {
-		verify = func(flavor uint32, body []byte) error { return r.gss.Check(&r.gssCred, flavor, body) }
-	}
-	if err := decodeReply(d, r.XID, verify); err != nil {
+	if err := decodeReply(d, r.XID, r); err != nil {
 		return err
 	}
-	res := *d
 	if r.gssCred.Proc == gss.Data {
-		var err error
-		if res, err = r.gss.Results(&r.gssCred, *d); err != nil {
+		res, err := r.gss.Results(&r.gssCred, *d)
+		if err != nil {
 			return fmt.Errorf("%w: %w", ErrReply, err)
 		}
+		*d = res
 	}
 	if r.Res == nil {
 		return nil
 	}
-	return r.Res(&res)
+	return r.Res(d)
 }
