@@ -13,6 +13,10 @@ import (
 const (
 	rtoInitial = 20 * rdma.Millisecond
 	rtoFloor   = rdma.Millisecond
+	// rtoLocal is the least timeout between two processes of one host. A packet is lost there if a
+	// socket overflows. All other silence is a peer that waits for a processor, and packets that
+	// are sent again take more of its time.
+	rtoLocal = 16 * rdma.Millisecond
 	// rtoRounds is the least timeout in round trips. The scheduler can delay a peer in user space
 	// for longer than the measured variation.
 	rtoRounds  = 8
@@ -116,6 +120,10 @@ func (q *QP) progress(now rdma.Time) {
 	if q.summary.FullSent && !q.summary.FullArrived {
 		q.summary.FullArrived = r.una.After(r.full)
 	}
+	// After a timeout only the oldest packet is sent again. If the ACK is for more, the peer has
+	// packets of the first transmission: it is slow. The others may be on their way, so only the one
+	// that is the oldest now asks again (compare RFC 5682).
+	slow := r.probing && r.una.After(r.backPSN.Add(1)) && r.una != r.next
 	if r.rttAt != 0 && r.una.After(r.rttPSN) {
 		r.measured(now, now-r.rttAt)
 		r.rttAt = 0
@@ -127,8 +135,10 @@ func (q *QP) progress(now rdma.Time) {
 		// retries within the time of RetryCount.
 		r.rto = max(r.base(), min(r.rto, r.ceiling/rtoKept))
 	}
-	r.window.answered(r.una == r.next)
-	r.readWindow.answered(r.una == r.next)
+	if !slow {
+		r.window.answered(r.una == r.next)
+		r.readWindow.answered(r.una == r.next)
+	}
 	r.retries, r.rnrTries, r.progressAt, r.probing = 0, 0, now, false
 	q.pace(now)
 	if r.una == r.next {
@@ -136,6 +146,10 @@ func (q *QP) progress(now rdma.Time) {
 	} else {
 		r.arm(now)
 		q.endAckDelay(now)
+	}
+	if slow {
+		q.goBack(now)
+		r.probing = true
 	}
 }
 
@@ -192,6 +206,10 @@ func (q *QP) Expire(now rdma.Time) {
 	}
 	if r.ackDelayed() {
 		q.probeTail(now)
+		return
+	}
+	if q.noICRC && r.rto < rtoLocal {
+		r.expireAt, r.rto = now+rtoLocal-r.rto, rtoLocal
 		return
 	}
 	q.n.AckTimeouts++

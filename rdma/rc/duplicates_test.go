@@ -238,7 +238,7 @@ func TestTimeoutAsksWithOnePacket(t *testing.T) {
 	}{
 		{"it has everything", 7 + 59, 0},
 		{"it has the first", 7, windowMin + 1},
-		{"it lost one in the middle", 7 + 49, 2 * windowMin},
+		{"it lost one in the middle", 7 + 49, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, s, q := lone(t, 0)
@@ -264,6 +264,61 @@ func TestTimeoutAsksWithOnePacket(t *testing.T) {
 				t.Errorf("%+v", s.sent)
 			}
 		})
+	}
+}
+
+// TestPartialACKs: a peer that acknowledges the packets of the first transmission bit by bit after a
+// timeout gets one packet again for each ACK. The window stays, because nothing was lost. If the
+// ACK is for the repeated packet alone, the others were lost.
+func TestPartialACKs(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		p, s, q := lone(t, 0)
+		p.post(0, write(1, s, 60*256, pairVA, pairKey))
+		_ = say(p, q)
+		size := q.req.window.size
+		p.now = q.Deadline()
+		q.Expire(p.now)
+		_ = say(p, q)
+		for _, psn := range []wire.PSN{20, 40, 60} {
+			hear(p, q, wire.Packet{Op: wire.Acknowledge, PSN: psn})
+			if out := say(p, q); len(out) != 1 || out[0].PSN != psn+1 || !out[0].AckReq {
+				t.Fatalf("after the ACK of %d: %d packets", psn, len(out))
+			}
+		}
+		if lost {
+			hear(p, q, wire.Packet{Op: wire.Acknowledge, PSN: 61})
+			if out := say(p, q); len(out) != 5 || out[0].PSN != 62 || q.req.window.size >= size {
+				t.Errorf("after a loss: %d packets, a window of %d, it was %d", len(out), q.req.window.size, size)
+			}
+		} else if hear(p, q, wire.Packet{Op: wire.Acknowledge, PSN: 66}); q.req.window.size < size || q.HasWork(p.now) {
+			t.Errorf("a window of %d, it was %d; more to send: %v", q.req.window.size, size, q.HasWork(p.now))
+		}
+	}
+}
+
+// TestLocalTimeout: a peer on the same host that waits for a processor gets nothing again before
+// rtoLocal.
+func TestLocalTimeout(t *testing.T) {
+	for _, local := range []bool{false, true} {
+		p, s := measured(t)
+		if local {
+			s.q.OmitICRC()
+		}
+		wr := write(1, s, 64, pairVA, pairKey)
+		wr.Flags = rdma.Signaled
+		p.post(0, wr)
+		_ = say(p, s.q)
+		start := p.now
+		for s.q.Counters().AckTimeouts == 0 {
+			p.now = s.q.Deadline()
+			s.q.Expire(p.now)
+			if n := len(say(p, s.q)); n > 0 && s.q.Counters().AckTimeouts == 0 {
+				t.Fatalf("%d packets again without a timeout", n)
+			}
+		}
+		if d := p.now - start; local != (d >= rtoLocal) || d > 2*rtoLocal {
+			t.Errorf("local %v: a timeout after %d us", local, d/rdma.Microsecond)
+		}
 	}
 }
 

@@ -72,7 +72,11 @@ func (q *QP) missing(now rdma.Time, psn wire.PSN) {
 
 // repeated handles a duplicate request packet.
 func (q *QP) repeated(now rdma.Time) {
-	if m := &q.resp.repeat; !m.on {
+	m := &q.resp.repeat
+	if !m.on {
+		if q.noICRC {
+			return // rstored, which sends another duplicate if it needs another ACK
+		}
 		m.acks = ackRepeats
 	}
 	q.armRepeat(now)
