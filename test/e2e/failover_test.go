@@ -35,10 +35,13 @@ type pair struct {
 	addr    netip.Addr
 	export  string
 	state   string
-	at      int      // which node has the address
-	promote string   // the mode of the nodes
-	ganesha bool     // nodes run nfs-ganesha
-	more    []string // arguments of the daemons
+	at      int    // which node has the address
+	promote string // the mode of the nodes
+	ganesha bool   // nodes run nfs-ganesha
+	// locks3 has guests hold locks of version 3. After a failover nobody gets a new lock for the grace
+	// period of version 3, so no client then locks again what it has locked.
+	locks3 bool
+	more   []string // arguments of the daemons
 }
 
 type haNode struct {
@@ -152,7 +155,7 @@ func (n *haNode) args() []string {
 		"--ha-promote", cmp.Or(n.p.promote, "auto"),
 		"--config", os.DevNull, "--export", n.p.export + " 10.77.0.0/24(rw,insecure,no_root_squash)",
 		"--rdma-listen", at + ":20049", "--tcp-listen", at + ":2049", "--state-dir", n.p.state, "--control", n.control,
-		"--ha-lease", haTerm, "--ha-node", n.name, "--ha-listen", n.listen, "--lease-time", "10s",
+		"--portmap-listen", at + ":111", "--ha-lease", haTerm, "--ha-node", n.name, "--ha-listen", n.listen, "--lease-time", "10s",
 	}, n.p.more...)
 }
 

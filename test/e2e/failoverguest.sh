@@ -1,15 +1,17 @@
 # A client of a pair: this guest mounts over $CARRIER in each of $VERSIONS. In each mount one program changes names
 # and holds a lock, and fio writes, reads back and compares. The test says when to stop.
 HOST=$PAIR
+rpcbind
+rpc.statd --no-notify
 for v in $VERSIONS; do
-	VERS=$v
-	[ $v != 3 ] || VERS=
-	m "" "$EXPORT" /mnt/$v
+	VERS=$v opts=
+	[ $v != 3 ] || { VERS=; opts=${LOCK3:+lock}; } # instead of nolock
+	m "$opts" "$EXPORT" /mnt/$v
 done
 pids=
 for v in $VERSIONS; do
 	lock=lock
-	[ $v != 3 ] || lock=
+	[ $v != 3 ] || lock=$LOCK3
 	/run/host/steady "$REPORT" "linux-$v-$KIND" /mnt/$v $lock & pids="$pids $!"
 	(
 		n=0
@@ -25,5 +27,6 @@ done
 tell "mounted.$GUEST"
 failed=
 for p in $pids; do wait "$p" || failed=1; done
+! dmesg | grep -i 'reclaim' || failed=1
 [ -z "$failed" ] || die "not all that was begun has succeeded"
 for v in $VERSIONS; do umount /mnt/$v; done

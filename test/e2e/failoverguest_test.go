@@ -165,7 +165,11 @@ func (o *others) boot(i int, kind string, versions ...string) {
 	share := filepath.Join(o.dir, g.name)
 	g.console = filepath.Join(share, "console")
 	carrier := map[string]string{"rdma": "rdma,port=20049", "tcp": "proto=tcp,port=2049"}[kind]
-	env := fmt.Sprintf("export GUEST=%s PAIR=%s EXPORT=/data REPORT=%s KIND=%s CARRIER=%s VERSIONS='%s'\n", g.name, p.addr,
+	lock3 := ""
+	if p.locks3 {
+		lock3 = "hold"
+	}
+	env := fmt.Sprintf("export LOCK3=%s GUEST=%s PAIR=%s EXPORT=/data REPORT=%s KIND=%s CARRIER=%s VERSIONS='%s'\n", lock3, g.name, p.addr,
 		o.addr, kind, carrier, strings.Join(versions, " "))
 	program, err := os.ReadFile(filepath.Join(o.dir, "steady"))
 	err = errors.Join(err, os.Mkdir(share, 0o755), os.WriteFile(filepath.Join(share, "steady"), program, 0o755),
@@ -207,6 +211,28 @@ func (o *others) boot(i int, kind string, versions ...string) {
 			t.Logf("console of guest %s:\n%s", g.name, tail(read(g.console), 6000))
 		}
 	})
+}
+
+// locked waits until the file systems of the host have the locks of version 3, which guests reclaim
+// after a failover.
+func (o *others) locked() {
+	if o == nil {
+		return
+	}
+	t := o.l.p.t
+	t.Helper()
+	for _, w := range o.l.workers {
+		if !strings.HasPrefix(w.name, "linux-3-") {
+			continue
+		}
+		name := filepath.Join(o.l.p.export, heldPrefix+w.name)
+		for end := time.Now().Add(40 * time.Second); !isLocked(t, name); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Errorf("%s has lost its lock", w.name)
+				return
+			}
+		}
+	}
 }
 
 // ended waits for the end of all guests, whose scripts have compared what fio has written.
@@ -270,7 +296,11 @@ func (o *others) fuse(i int, kind string) {
 			_ = w.Wait()
 		}
 	})
-	w = exec.Command(filepath.Join(o.dir, "steady"), o.addr, "fuse-"+kind, dir, "lock")
+	lock := "lock"
+	if p.locks3 {
+		lock = "hold"
+	}
+	w = exec.Command(filepath.Join(o.dir, "steady"), o.addr, "fuse-"+kind, dir, lock)
 	var err error
 	p.clients.Do(func() { err = w.Start() })
 	if err != nil {
@@ -285,13 +315,15 @@ func read(name string) string {
 }
 
 // TestKernelFailover: the kernel's client in guests, and FUSE mounts, continue after a kill of the
-// node that serves, and after a planned failover back. It takes half a minute.
+// node that serves, and after a planned failover back. Locks of version 3 are held, too: guests
+// reclaim them when they are notified. It takes a minute.
 func TestKernelFailover(t *testing.T) {
 	if os.Getenv("RSTORED_GUEST") != "1" {
 		t.Skip("guests are booted by make interop")
 	}
 	t.Setenv("FAILOVER_CLIENTS", "guests,fuse")
 	p := newPair(t)
+	p.locks3 = true
 	p.move(0)
 	a, b := p.nodes[0], p.nodes[1]
 	a.start()
@@ -306,8 +338,10 @@ func TestKernelFailover(t *testing.T) {
 	b.serves()
 	l.goesOn(time.Now(), "after a kill")
 	t.Logf("killed; longest pauses: %s", l.pauses("killed"))
+	l.more.locked()
 	a.standby()
 	p.handOver()
+	l.more.locked()
 	l.goesOn(time.Now(), "after a planned failover")
 	t.Logf("planned failover; longest pauses: %s", l.pauses("planned"))
 	l.verify()

@@ -69,11 +69,11 @@ const (
 const heldPrefix = "held-"
 
 // distribution logs the pauses by fault and by kind of client: those of this run, or all of the file
-// that FAILOVER_RECORD names, to which each run of any test appends its own.
+// that FAILOVER_RECORD names, to which each round of any test appends its own.
 func (l *load) distribution() {
 	t := l.p.t
 	if name := os.Getenv("FAILOVER_RECORD"); name != "" {
-		l.rows = recorded(t, name, t.Name(), l.rows)
+		l.rows = recorded(t, name)
 	}
 	pauses := make(map[[2]string][]time.Duration)
 	for _, r := range l.rows {
@@ -100,23 +100,32 @@ type row struct {
 	pause         time.Duration
 }
 
-// recorded appends rows of a test to a file of lines "TEST<tab>FAULT<tab>CLIENT<tab>SECONDS", and
-// returns all rows of the test.
-func recorded(t *testing.T, name, test string, rows []row) (all []row) {
+// record appends rows to the file of FAILOVER_RECORD, if there is one.
+func record(t *testing.T, rows []row) {
 	t.Helper()
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
+	name := os.Getenv("FAILOVER_RECORD")
+	if name == "" {
+		return
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = f.Close() }()
 	for _, r := range rows {
-		if _, err := fmt.Fprintf(f, "%s\t%s\t%s\t%.3f\n", test, r.fault, r.client, r.pause.Seconds()); err != nil {
-			t.Fatal(err)
-		}
+		_, e := fmt.Fprintf(f, "%s\t%s\t%s\t%.3f\n", t.Name(), r.fault, r.client, r.pause.Seconds())
+		err = errors.Join(err, e)
 	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// recorded returns the rows of a test in a file of record.
+func recorded(t *testing.T, name string) (all []row) {
+	t.Helper()
 	for line := range strings.Lines(read(name)) {
 		words := strings.Split(strings.TrimSpace(line), "\t")
-		if len(words) != 4 || words[0] != test {
+		if len(words) != 4 || words[0] != t.Name() {
 			continue
 		}
 		seconds, err := strconv.ParseFloat(words[3], 64)

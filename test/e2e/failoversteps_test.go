@@ -113,6 +113,7 @@ func (l *load) end() {
 // caused.
 func (l *load) pauses(fault string) string {
 	var all []string
+	before := len(l.rows)
 	for _, w := range l.workers {
 		gap := w.longest()
 		all = append(all, fmt.Sprintf("%s %.1f s", w.name, gap.Seconds()))
@@ -120,6 +121,7 @@ func (l *load) pauses(fault string) string {
 			l.rows = append(l.rows, row{fault, w.name, gap})
 		}
 	}
+	record(l.p.t, l.rows[before:])
 	return strings.Join(all, ", ")
 }
 

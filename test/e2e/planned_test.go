@@ -109,6 +109,21 @@ func lockable(t *testing.T, name string) bool {
 	return unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l) == nil
 }
 
+// isLocked reports whether somebody has a lock of bytes 2 to 5 of a file.
+func isLocked(t *testing.T, name string) bool {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	l := unix.Flock_t{Type: unix.F_WRLCK, Start: 2, Len: 4}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &l); err != nil {
+		t.Fatal(err)
+	}
+	return l.Type != unix.F_UNLCK
+}
+
 // TestPlannedFailover: a node hands over to the other one and back. There is no grace period,
 // clients keep their IDs, their locks are locks of the host on the new node, and nothing is lost or
 // done twice.

@@ -1,13 +1,14 @@
 // Command steady changes names and data in a directory without an end, and tells a test of each
 // call that has succeeded. It runs in guests and above mounts, whose server the test takes away.
 //
-//	steady ADDRESS NAME DIRECTORY [lock]
+//	steady ADDRESS NAME DIRECTORY [lock|hold]
 //
 // It connects to ADDRESS and writes lines: NAME first, then "+" for a call that has succeeded,
 // "file NAME" for a file that has to be there from now on, "error TEXT" for a call that has failed,
 // and "end". It ends when the test closes its side, or sends anything. Each name is new, so that a
 // call that the server carries out twice fails with EEXIST or ENOENT. With lock it holds a lock of
-// bytes 2 to 5 of the file held-NAME, and writes below it.
+// bytes 2 to 5 of the file held-NAME, writes below it, and locks again what it has locked. With hold
+// it does not lock again: version 3 grants no new lock in a grace period.
 package main
 
 import (
@@ -28,7 +29,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: steady ADDRESS NAME DIRECTORY [lock]")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2], os.Args[3], len(os.Args) > 4); err != nil {
+	if err := run(os.Args[1], os.Args[2], os.Args[3], append(os.Args, "")[4]); err != nil {
 		fmt.Fprintln(os.Stderr, "steady:", err)
 		os.Exit(1)
 	}
@@ -40,16 +41,17 @@ type load struct {
 	name string
 	dir  string
 	held *os.File // with the lock, or nil
+	once bool     // the lock is not locked again
 }
 
-func run(addr, name, dir string, lock bool) error {
+func run(addr, name, dir, lock string) error {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	l := &load{out: c, name: name, dir: dir}
-	if lock {
+	l := &load{out: c, name: name, dir: dir, once: lock == "hold"}
+	if lock != "" {
 		if l.held, err = os.OpenFile(filepath.Join(dir, "held-"+name), os.O_CREATE|os.O_RDWR, 0o644); err != nil {
 			return err
 		}
@@ -125,5 +127,9 @@ func (l *load) step(i int) error {
 		return nil
 	}
 	_, err = l.held.WriteAt([]byte("x"), 3)
-	return l.did(errors.Join(err, l.held.Sync(), l.lock()))
+	err = errors.Join(err, l.held.Sync())
+	if !l.once {
+		err = errors.Join(err, l.lock())
+	}
+	return l.did(err)
 }
