@@ -54,22 +54,7 @@ func TestGaneshaFailover(t *testing.T) {
 		t.Skip(err)
 	}
 	p := newPair(t)
-	p.ganesha = true
-	conf := filepath.Join(t.TempDir(), "ganesha.conf")
-	if err := os.WriteFile(conf, []byte(fmt.Sprintf(ganeshaPair, p.state, p.export)), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range p.nodes {
-		dir := t.TempDir()
-		n.command = []string{
-			"ganesha.nfsd", "-F", "-f", conf, "-L", filepath.Join(dir, "log"), "-p", filepath.Join(dir, "pid"),
-		}
-		t.Cleanup(func() {
-			if t.Failed() {
-				t.Logf("log of node %s:\n%s", n.name, tail(read(filepath.Join(dir, "log")), 4000))
-			}
-		})
-	}
+	p.useGanesha()
 	p.move(0)
 	p.nodes[0].start()
 	p.answers()
@@ -98,6 +83,28 @@ func TestGaneshaFailover(t *testing.T) {
 	}
 	l.verify()
 	l.distribution()
+}
+
+// useGanesha has the nodes of a pair run nfs-ganesha.
+func (p *pair) useGanesha() {
+	t := p.t
+	t.Helper()
+	p.ganesha = true
+	conf := filepath.Join(t.TempDir(), "ganesha.conf")
+	if err := os.WriteFile(conf, []byte(fmt.Sprintf(ganeshaPair, p.state, p.export)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range p.nodes {
+		dir := t.TempDir()
+		n.command = []string{
+			"ganesha.nfsd", "-F", "-f", conf, "-L", filepath.Join(dir, "log"), "-p", filepath.Join(dir, "pid"),
+		}
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("log of node %s:\n%s", n.name, tail(read(filepath.Join(dir, "log")), 4000))
+			}
+		})
+	}
 }
 
 // answers waits until somebody accepts connections at the address.

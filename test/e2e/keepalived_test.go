@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/nfs/client"
 )
 
 // keepalived is keepalived on one node, with the configuration and the script of deploy/keepalived.
@@ -20,8 +22,10 @@ type keepalived struct {
 	n    *haNode
 	dir  string
 	unit string // the command
-	cmd  *exec.Cmd
-	done chan struct{}
+	// status is the command that fails if the daemon does not answer.
+	status string
+	cmd    *exec.Cmd
+	done   chan struct{}
 }
 
 // write writes the configuration and the script with what an administrator changes in them, and the
@@ -46,26 +50,34 @@ func (k *keepalived) write(t *testing.T) {
 		args = append(args, "'"+a+"'")
 	}
 	ctl := filepath.Join(binDir, "rstorectl") + " --quiet --control " + k.n.control + " status"
+	standby := k.dir + "/standby"
+	if k.n.command != nil { // nfs-ganesha cannot wait beside the address
+		args = append([]string{k.unit, k.dir}, k.n.command...)
+		ctl = "rpcinfo -a " + k.n.p.addr.String() + ".8.1 -T tcp 100003 4"
+		standby = "true"
+	}
+	k.status = ctl
 	// A process that has ended, and that nobody has waited for, does not run.
 	runs := fmt.Sprintf("#!/bin/sh\nruns() { grep -q '^State:.[^ZX]' /proc/$(cat %s/unit)/status; } 2>/dev/null\n", k.dir)
 	// As systemctl start: one that runs already is left alone.
-	standby := runs + fmt.Sprintf("if ! runs; then\n\t%[1]s >>%[2]s/log 2>&1 &\n\techo $! >%[2]s/unit\nfi\n",
+	begin := runs + fmt.Sprintf("if ! runs; then\n\t%[1]s >>%[2]s/log 2>&1 &\n\techo $! >%[2]s/unit\nfi\n",
 		strings.Join(args, " "), k.dir)
-	start := standby + "until timeout 5 " + ctl + " >/dev/null 2>&1; do runs || exit 1; sleep 0.05; done\n"
+	start := begin + "until timeout 5 " + ctl + " >/dev/null 2>&1; do runs || exit 1; sleep 0.05; done\n"
 	// As systemctl stop: it waits, and a second call sends no second signal.
 	stop := runs + fmt.Sprintf("runs || exit 0\npid=$(cat %[1]s/unit)\n"+
 		"if mkdir %[1]s/stopping.$pid 2>/dev/null; then kill $pid 2>/dev/null; fi\n"+
 		"while runs; do sleep 0.02; done\n", k.dir)
 	// As systemctl kill: the unit starts the daemon again.
 	kill := fmt.Sprintf("#!/bin/sh\nkill -9 $(cat %s/pid)\n", k.dir)
-	settings := fmt.Sprintf("START=%s/start\nSTANDBY=%[1]s/standby\nSTOP=%[1]s/stop\nKILL=%[1]s/kill\n"+
+	dead := runs + "! runs\n"
+	settings := fmt.Sprintf("DEAD=%[1]s/dead\nSTART=%[1]s/start\nSTANDBY=%[5]s\nSTOP=%[1]s/stop\nKILL=%[1]s/kill\n"+
 		"STATUS='%s'\nMARK=%[1]s/mark\n"+
 		"FAILOVER='%[3]s --control %[4]s failover --to'\nRESTART='kill '$(cat %[1]s/keepalived.pid)\n",
-		k.dir, ctl, filepath.Join(binDir, "rstorectl"), k.n.control)
+		k.dir, ctl, filepath.Join(binDir, "rstorectl"), k.n.control, standby)
 	ha = []byte(strings.ReplaceAll(string(ha), "/etc/default/rstored-ha", k.dir+"/default"))
 	for name, content := range map[string]string{
 		"keepalived.conf": conf, "rstored-ha": string(ha), "default": settings,
-		"start": start, "standby": standby, "stop": stop, "kill": kill,
+		"start": start, "standby": begin, "stop": stop, "kill": kill, "dead": dead,
 	} {
 		mode := os.FileMode(0o755)
 		if name == "keepalived.conf" {
@@ -152,7 +164,8 @@ func (k *keepalived) killOnce() bool {
 
 // TestKeepalived: the recipe of docs/ha.md with keepalived as Debian has it, on two nodes. A node
 // loses its power, its cable, or its daemon; the other one takes address and lease. FAILOVER_FAULTS
-// has the names of faults, with commas between them, if not all are wanted.
+// has the names of faults, with commas between them, if not all are wanted. With FAILOVER_GANESHA the
+// nodes run nfs-ganesha, for comparison.
 func TestKeepalived(t *testing.T) {
 	if _, err := exec.LookPath("keepalived"); err != nil {
 		t.Skip("keepalived is not installed")
@@ -165,6 +178,9 @@ func TestKeepalived(t *testing.T) {
 	_, _ = fmt.Sscan(os.Getenv("FAILOVER_ROUNDS"), &rounds)
 	p := newPair(t)
 	p.promote = "address"
+	if os.Getenv("FAILOVER_GANESHA") != "" {
+		p.useGanesha()
+	}
 	unit := filepath.Join(t.TempDir(), "unit")
 	if out, err := exec.Command("go", "build", "-o", unit, "./unit").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -209,7 +225,7 @@ func TestKeepalived(t *testing.T) {
 				if _, err := os.Stat(filepath.Join(k.dir, "mark")); err != nil {
 					continue
 				}
-				if exec.Command(filepath.Join(binDir, "rstorectl"), "--control", k.n.control, "status").Run() == nil {
+				if _, err := k.n.space.Run("sh", "-c", "timeout 5 "+k.status); err == nil {
 					return i
 				}
 			}
@@ -218,9 +234,16 @@ func TestKeepalived(t *testing.T) {
 		return 0
 	}
 	serving()
-	l := p.load()
+	var l *load
+	if p.ganesha {
+		l = p.loadOf([]client.Version{client.Version42}, []string{"tcp"})
+	} else {
+		l = p.load()
+	}
 	defer l.end()
-	l.holdLocks()
+	if !p.ganesha {
+		l.holdLocks()
+	}
 	for i := range rounds {
 		time.Sleep(time.Duration(500+r.IntN(500)) * time.Millisecond)
 		at := serving()
@@ -257,7 +280,11 @@ func TestKeepalived(t *testing.T) {
 		case "slow storage":
 			p.freeze(time.Duration(500+r.IntN(3000)) * time.Millisecond)
 		}
-		l.goesOn(fault.Add(300*time.Millisecond), fmt.Sprintf("round %d, %s", i, what))
+		since := fault.Add(300 * time.Millisecond)
+		if strings.HasPrefix(what, "planned") {
+			since = time.Now() // until now this node could answer
+		}
+		l.goesOn(since, fmt.Sprintf("round %d, %s", i, what))
 		t.Logf("round %d: node %s, %s; longest pauses: %s", i, k.n.name, what, l.pauses(what))
 		k.n.space.IP(t, "link set "+haPort+" up")
 		p.clients.IP(t, "link set to-"+k.n.name+" up")
@@ -285,8 +312,11 @@ func TestHAScript(t *testing.T) {
 		"kill": "#!/bin/sh\necho kill >>" + at("did") + "\nrm -f " + at("hangs") + "\n",
 		"stop": "#!/bin/sh\necho stop >>" + at("did") + "\n[ ! -e " + at("hangs") + " ] || exec sleep 30" +
 			"\n[ ! -e " + at("pid") + " ] || kill $(cat " + at("pid") + ")\nexit 0\n",
-		"default": fmt.Sprintf("START=%[1]s/start\nSTOP=%[1]s/stop\nKILL=%[1]s/kill\nSTATUS=false\nMARK=%[1]s/mark\n"+
+		"default": fmt.Sprintf("START=%[1]s/start\nSTOP=%[1]s/stop\nKILL=%[1]s/kill\nSTATUS=%[1]s/status\nMARK=%[1]s/mark\n"+
+			"DEAD='test ! -e %[1]s/again'\n"+
 			"STANDBY=%[1]s/standby\nFAILOVER=%[1]s/failover\nRESTART=%[1]s/restart\n", dir),
+		"status": "#!/bin/sh\n[ -e " + at("again") + " ] && echo status >>" + at("calls") +
+			" && [ $(wc -l <" + at("calls") + ") -gt 4 ]\n",
 		"restart": "#!/bin/sh\necho restart >>" + at("did") + "\n",
 		"failover": "#!/bin/sh\n[ ! -e " + at("mark") + " ] || echo checked >>" + at("did") + "\necho handover >>" + at("did") +
 			"\nexit $(cat " + at("fails") + ")\n",
@@ -344,6 +374,12 @@ func TestHAScript(t *testing.T) {
 	if did := strings.Fields(read(at("did"))); did[len(did)-1] != "stop" {
 		t.Errorf("done by the check of a daemon that has ended: %q", did)
 	}
+	// One that systemd starts again has more time than one that has failed for good.
+	_ = os.WriteFile(at("again"), nil, 0o644)
+	if err := run("check").Wait(); err != nil {
+		t.Errorf("the check of a daemon that is starting again: %v; calls: %q", err, read(at("calls")))
+	}
+	_ = os.Remove(at("again"))
 	// A daemon that hands over is not checked meanwhile, and is again if that fails.
 	for fails, want := range map[string]string{"1": "handover", "0": "handover restart"} {
 		_ = os.Remove(at("did"))
