@@ -304,7 +304,7 @@ func TestCopyFromServerFails(t *testing.T) {
 		{want: nfs.ErrOffloadDenied, opens: errors.New("no route to host")},
 		{want: nfs.ErrPartnerNoAuth, reads: nfs.ErrBadStateID},
 		{want: nfs.ErrOffloadDenied, reads: nfs.ErrNotSupp},
-		{want: nfs.ErrOffloadDenied, reads: nfs.ErrAcces}, // the rule of the source's export demands Kerberos
+		{want: nfs.ErrOffloadDenied, reads: nfs.ErrWrongSec}, // the source's export demands Kerberos
 		{want: nfs.OK, reads: nfs.ErrExpired, after: 2 << 20},
 	} {
 		r := newPullRig(t)

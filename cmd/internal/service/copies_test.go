@@ -53,6 +53,49 @@ func TestSourcePort(t *testing.T) {
 	}
 }
 
+// TestSourceDemandsKerberos: a source whose export is for Kerberos alone does not let the destination
+// read, whose calls have AUTH_SYS. The server then tells the client to copy by itself.
+func TestSourceDemandsKerberos(t *testing.T) {
+	store := memfs.New(memfs.Options{RootMode: 0o777})
+	root, err := store.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, _, _, err := store.Create(nil, root, "file", blockstore.Guarded, &blockstore.SetAttr{Mode: new(uint32(0o644))},
+		[8]byte{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := nfs.NewTable(nil)
+	rule := nfs.ClientRule{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Flavors: nfs.FlavorsGSS}
+	if err := table.Add(&nfs.Export{ID: 1, Pseudo: "/data", FS: store, Clients: []nfs.ClientRule{rule}}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("secret"))}
+	four := nfs4.New(nfs4.Config{Config: cfg, Identity: []byte("source"), Boot: 1, Locks: lock.New(0)})
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: four.Programs()})
+	defer srv.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Serve(l, srv).Close()
+	at := l.Addr().(*net.TCPAddr).AddrPort()
+	p := partners{settings: func() *config.Config { return &config.Config{CopyPartners: []string{at.String()}} }}
+	f, err := p.Open(t.Context(), &nfs4.CopySource{
+		At: at, Handle: cfg.Codec.Append(nil, 1, &h), Stateid: state.Stateid{Seq: 1, Other: [12]byte{1}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, _, err := f.ReadAt(t.Context(), make([]byte, 9), 0); n != 0 || !errors.Is(err, nfs.ErrWrongSec) {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestSourceByRDMA: a source that is said to have RDMA is read by RDMA, and by TCP where that fails.
 func TestSourceByRDMA(t *testing.T) {
 	store := memfs.New(memfs.Options{RootMode: 0o777})
