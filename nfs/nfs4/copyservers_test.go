@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,14 +16,14 @@ import (
 
 // fakePartners are CopyPartners without a network.
 type fakePartners struct {
-	off  bool
+	off  atomic.Bool
 	open func(ctx context.Context, s *CopySource) (RemoteFile, error)
 }
 
 const partner = "10.0.0.2" // the address of reader
 
-func (p *fakePartners) Enabled() bool            { return !p.off }
-func (p *fakePartners) Admits(a netip.Addr) bool { return !p.off && a.String() == partner }
+func (p *fakePartners) Enabled() bool            { return !p.off.Load() }
+func (p *fakePartners) Admits(a netip.Addr) bool { return !p.off.Load() && a.String() == partner }
 func (p *fakePartners) Connects(at netip.AddrPort) bool {
 	return p.Admits(at.Addr()) && at.Port() == 2049
 }
@@ -76,7 +77,7 @@ func TestCopyNotify(t *testing.T) {
 		return grantedAt(good, rpc.TransportRDMA, "tcp 10.0.0.9.8.1")
 	}
 	notify(id, good).fails(OpCopyNotify, nfs.ErrNotSupp)
-	r.partners.off = false
+	r.partners.off.Store(false)
 	notify(id, address("tcp", "10.0.0.7.8.1")).fails(OpCopyNotify, nfs.ErrAcces)
 	notify(id, address("tcp", "nonsense")).fails(OpCopyNotify, nfs.ErrAcces)
 	notify(id, part(uint32(locName), "there")).fails(OpCopyNotify, nfs.ErrAcces)
@@ -147,9 +148,9 @@ func TestCopyNotify(t *testing.T) {
 	z := r.session(2, "elsewhere")
 	z.do(op(OpPutFH, fh), op(OpRead, one, uint64(0), uint32(9))).ok(OpPutFH).fails(OpRead, nfs.ErrAcces)
 	r.peer = reader
-	r.partners.off = true
+	r.partners.off.Store(true)
 	expect("no partner any more", read(fh, one), nfs.ErrAcces)
-	r.partners.off = false
+	r.partners.off.Store(false)
 	for range 2 {
 		r.now = r.now.Add(60 * time.Second)
 		expect("with its lease renewed", read(fh, two), nfs.OK)
@@ -202,7 +203,7 @@ type pullRig struct {
 func newPullRig(t *testing.T) *pullRig {
 	r := &pullRig{offloadRig: newOffloadRig(t, "one"), fh: bytes.Repeat([]byte{7}, FHMax)}
 	r.file = &remoteBytes{data: r.data, closed: make(chan struct{})}
-	r.partners.off = false
+	r.partners.off.Store(false)
 	r.partners.open = func(_ context.Context, s *CopySource) (RemoteFile, error) {
 		r.from = *s
 		return r.file, nil
@@ -286,9 +287,10 @@ func TestCopyFromServerRefused(t *testing.T) {
 	r.x.do(op(OpPutFH, r.fh), op(OpSaveFH)).fails(OpPutFH, nfs.ErrBadHandle)
 	r.x.do(op(OpPutFH, r.fh), op(OpGetFH)).fails(OpPutFH, nfs.ErrBadHandle)
 	r.x.do(op(OpPutFH, r.to), op(OpSaveFH), op(OpLookup, "x"), copyOp).ok(OpPutFH).ok(OpSaveFH).next(OpLookup)
-	r.partners.off = true
+	r.partners.off.Store(true)
 	r.ask(9, false, good).fails(OpCopy, nfs.ErrOffloadDenied)
-	r.back, r.partners.off = nil, false
+	r.back = nil
+	r.partners.off.Store(false)
 	x := r.session(2, "no backchannel")
 	x.do(op(OpPutFH, r.fh), op(OpSaveFH), op(OpPutFH, r.to), op(OpCopy, foreignID, state.Anonymous, uint64(0), uint64(0),
 		uint64(9), true, false, uint32(1), good)).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(OpCopy, nfs.ErrOffloadDenied)
@@ -325,7 +327,7 @@ func TestCopyFromServerFails(t *testing.T) {
 	}
 	r := newPullRig(t)
 	r.file.wait = func(_ context.Context, off uint64) error {
-		r.partners.off = off > 0 // no partner any more
+		r.partners.off.Store(off > 0) // no partner any more
 		return nil
 	}
 	r.begin(offloadSize)

@@ -25,7 +25,7 @@ func newWorld(t testing.TB) *world {
 		w.faults = fault.New(fs, 1)
 		return w.faults
 	})
-	w.partners.off = false
+	w.partners.off.Store(false)
 	w.x = w.session(2, "one")
 	x := w.x
 	dir := x.handle("one")

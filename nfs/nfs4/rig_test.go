@@ -179,8 +179,9 @@ func newRig(t testing.TB) *rig {
 func newRigOver(t testing.TB, wrap func(blockstore.FS) blockstore.FS) *rig {
 	r := &rig{
 		t: t, table: nfs.NewTable(nil), codec: nfs.NewCodec([]byte("secret")), peer: friend, bulkMax: -1,
-		locks: lock.New(0), partners: fakePartners{off: true},
+		locks: lock.New(0),
 	}
+	r.partners.off.Store(true)
 	r.now = time.Unix(1_700_000_000, 0)
 	r.fs = &store{FS: memfs.New(memfs.Options{FSID: 77, MaxBytes: 128 << 20})}
 	one := wrap(r.fs)

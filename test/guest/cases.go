@@ -197,6 +197,10 @@ var ordinary = []Case{
 	copyServers("rstored", "10.99.0.4", "proto=tcp", "in out"),
 	copyServers("knfsd", guestAddr(1), "proto=tcp", ""),
 	{
+		Name: "lock-order", Exports: rw, Script: script("lockorder"), Timeout: 4 * time.Minute,
+		Daemon: []string{"--portmap-listen", HostAddr + ":111"},
+	},
+	{
 		Name: "host-locks", Exports: rw, Script: script("hostlocks"), Timeout: 3 * time.Minute,
 		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: locksOnHost,
 	},
