@@ -33,16 +33,32 @@ type ClusterNode struct {
 	By         string `json:"by,omitempty"` // the node that recovers the clients of a lost one
 }
 
+// ClusterHealth is what is not well in a cluster of servers and in the Ceph below it.
+type ClusterHealth struct {
+	Node string `json:"node"` // this one; "": the server is in no cluster
+	// Ceph is HEALTH_OK, HEALTH_WARN or HEALTH_ERR, or empty with Error: the monitors do not answer.
+	Ceph  string `json:"ceph"`
+	Error string `json:"error,omitempty"`
+	// Checks are Ceph's, such as "MDS_ALL_DOWN: 1 filesystem is offline", in order.
+	Checks []string `json:"checks"`
+	// Lost are servers whose clients reclaim, and ReadSeconds the time since the state was read.
+	Lost        []string `json:"lost"`
+	ReadSeconds float64  `json:"read_seconds"`
+}
+
 // ClusterBackend is the part of a Backend for servers of a cluster.
 type ClusterBackend interface {
 	Cluster() (Cluster, error)
 	// DrainNode asks a node to leave. It returns before the node has left.
 	DrainNode(node string) error
+	// ClusterHealth asks the monitors of Ceph.
+	ClusterHealth() ClusterHealth
 }
 
 func clusterRoutes(b ClusterBackend) map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
 		"GET /v1/cluster":        get(func(*http.Request) (any, error) { return b.Cluster() }),
+		"GET /v1/cluster/health": answer(b.ClusterHealth),
 		"POST /v1/cluster/drain": order(func(r *http.Request) error { return b.DrainNode(r.FormValue("node")) }),
 	}
 }
@@ -50,6 +66,11 @@ func clusterRoutes(b ClusterBackend) map[string]http.HandlerFunc {
 // Cluster returns the state of the cluster.
 func (d *Dialer) Cluster(ctx context.Context) (Cluster, error) {
 	return send[Cluster](ctx, d, http.MethodGet, "/v1/cluster", nil)
+}
+
+// ClusterHealth asks what is not well in the cluster.
+func (d *Dialer) ClusterHealth(ctx context.Context) (ClusterHealth, error) {
+	return ask[ClusterHealth](ctx, d, "/v1/cluster/health")
 }
 
 // DrainNode asks a node to leave the cluster.

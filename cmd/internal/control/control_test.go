@@ -120,6 +120,7 @@ func (f *fake) Apply(Apply, Peer) (Applied, error)       { return Applied{}, nil
 func (f *fake) History() ([]state.Entry, error)          { return []state.Entry{}, nil }
 func (f *fake) HistoryEntry(int) (state.Entry, error)    { return state.Entry{}, ErrNotFound }
 func (f *fake) Drift() Drift                             { return Drift{} }
+func (f *fake) ClusterHealth() (h ClusterHealth)         { return h }
 
 func (f *fake) Capture(_ context.Context, c CaptureSpec, w io.Writer) error {
 	if c.Device == "none" {

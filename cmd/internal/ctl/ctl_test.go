@@ -217,7 +217,8 @@ func (f *fake) Demote() error { return nil }
 
 func (f *fake) Cluster() (control.Cluster, error) { return control.Cluster{}, nil }
 
-func (f *fake) DrainNode(string) error { return nil }
+func (f *fake) DrainNode(string) error                   { return nil }
+func (f *fake) ClusterHealth() (h control.ClusterHealth) { return h }
 func (f *fake) Failover(to string) (control.FailedOver, error) {
 	if to != "b" {
 		return control.FailedOver{}, errors.New("no standby waits")

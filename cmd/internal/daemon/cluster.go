@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -150,6 +151,42 @@ func (d *Daemon) Cluster() (control.Cluster, error) {
 		out.Nodes = append(out.Nodes, x)
 	}
 	return out, nil
+}
+
+// ClusterHealth implements control.Backend.
+func (d *Daemon) ClusterHealth() control.ClusterHealth {
+	out := control.ClusterHealth{Checks: []string{}, Lost: []string{}}
+	if d.cluster == nil {
+		return out
+	}
+	s, ago := d.cluster.State()
+	out.Node, out.ReadSeconds = d.cluster.Node, ago.Seconds()
+	for _, id := range slices.Sorted(maps.Keys(s.Nodes)) {
+		if s.Nodes[id].Lost() {
+			out.Lost = append(out.Lost, id)
+		}
+	}
+	var health struct {
+		Status string `json:"status"`
+		Checks map[string]struct {
+			Summary struct {
+				Message string `json:"message"`
+			} `json:"summary"`
+		} `json:"checks"`
+	}
+	answer, err := d.rados.Command(`{"prefix": "health", "format": "json"}`)
+	if err == nil {
+		err = json.Unmarshal(answer, &health)
+	}
+	if err != nil {
+		out.Error = err.Error()
+		return out
+	}
+	out.Ceph = health.Status
+	for _, code := range slices.Sorted(maps.Keys(health.Checks)) {
+		out.Checks = append(out.Checks, code+": "+health.Checks[code].Summary.Message)
+	}
+	return out
 }
 
 // DrainNode implements control.Backend.

@@ -69,6 +69,7 @@ func host(t *testing.T, sets ...files) *Host {
 
 // daemon is a server that is well, unless a test changes it.
 type daemon struct {
+	cluster control.ClusterHealth
 	err     error
 	ports   []control.Port
 	exports []control.Export
@@ -108,13 +109,15 @@ func (d *daemon) Status(context.Context) (control.Status, error) {
 	return control.Status{State: control.StateRunning, Version: "v1", PID: 42, Providers: d.providers}, d.err
 }
 
-func (d *daemon) Exports(context.Context) ([]control.Export, error)         { return d.exports, nil }
-func (d *daemon) Ports(context.Context) ([]control.Port, error)             { return d.ports, nil }
-func (d *daemon) Devices(context.Context) ([]control.Device, error)         { return d.devices, nil }
-func (d *daemon) Stats(context.Context) (control.Stats, error)              { return d.stats, nil }
-func (d *daemon) PostMortems(context.Context) ([]control.PostMortem, error) { return d.dead, nil }
-func (d *daemon) Denials(context.Context) ([]control.Denial, error)         { return d.denied, nil }
-func (d *daemon) Drift(context.Context) (control.Drift, error)              { return d.drift, nil }
+func (d *daemon) Exports(context.Context) ([]control.Export, error)            { return d.exports, nil }
+func (d *daemon) Ports(context.Context) ([]control.Port, error)                { return d.ports, nil }
+func (d *daemon) Devices(context.Context) ([]control.Device, error)            { return d.devices, nil }
+func (d *daemon) Stats(context.Context) (control.Stats, error)                 { return d.stats, nil }
+func (d *daemon) PostMortems(context.Context) ([]control.PostMortem, error)    { return d.dead, nil }
+func (d *daemon) Denials(context.Context) ([]control.Denial, error)            { return d.denied, nil }
+func (d *daemon) ClusterHealth(context.Context) (control.ClusterHealth, error) { return d.cluster, nil }
+
+func (d *daemon) Drift(context.Context) (control.Drift, error) { return d.drift, nil }
 
 var rxe = files{
 	"sys/class/infiniband/rxe0/parent":                    "eth0\n",

@@ -33,6 +33,22 @@ func TestServer(t *testing.T) {
 		{"well", nil, nil, OK, "receive-buffer", nil},
 		{"well", nil, nil, OK, "export", []string{"/data"}},
 		{"well", nil, nil, OK, "post-mortem", nil},
+		{
+			"a cluster", nil, func(d *daemon) { d.cluster = control.ClusterHealth{Node: "a", Ceph: "HEALTH_OK"} },
+			OK, "ceph", []string{"Ceph is HEALTH_OK"},
+		},
+		{"a cluster that is sick", nil, func(d *daemon) {
+			d.cluster = control.ClusterHealth{Node: "a", Ceph: "HEALTH_WARN", Checks: []string{"MDS_INSUFFICIENT_STANDBY: x"}}
+		}, Warn, "ceph", []string{"MDS_INSUFFICIENT_STANDBY: x", "ceph health detail"}},
+		{"a cluster that is down", nil, func(d *daemon) {
+			d.cluster = control.ClusterHealth{Node: "a", Ceph: "HEALTH_ERR", Checks: []string{"MDS_ALL_DOWN: x"}}
+		}, Fail, "ceph", []string{"MDS_ALL_DOWN: x", "ceph health detail"}},
+		{"a cluster without monitors", nil, func(d *daemon) {
+			d.cluster = control.ClusterHealth{Node: "a", Error: "timed out"}
+		}, Fail, "ceph", []string{"timed out", "keyring"}},
+		{"a cluster with a lost server", nil, func(d *daemon) {
+			d.cluster = control.ClusterHealth{Node: "a", Ceph: "HEALTH_OK", Lost: []string{"b"}}
+		}, Warn, "cluster", []string{"b is lost", "rstorectl cluster nodes"}},
 		{"well", nil, nil, OK, "portmap", []string{"is free"}},
 		{"well", nil, nil, OK, "firewall", []string{"no packet filter"}},
 		{

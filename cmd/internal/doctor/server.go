@@ -26,6 +26,7 @@ type Daemon interface {
 	PostMortems(context.Context) ([]control.PostMortem, error)
 	Denials(context.Context) ([]control.Denial, error)
 	Drift(context.Context) (control.Drift, error)
+	ClusterHealth(context.Context) (control.ClusterHealth, error)
 }
 
 const (
@@ -66,6 +67,7 @@ func Server(ctx context.Context, h *Host, d Daemon) Report {
 		r.wantTLS(st.TLS, e)
 	})
 	ask(ctx, &r, "config-drift", "what is written cannot be compared", d.Drift, func(x control.Drift) { r.drift(&x) })
+	ask(ctx, &r, "cluster", "the health of the cluster cannot be read", d.ClusterHealth, r.cluster)
 	r.firewall(h)
 	r.askDenials(ctx, d)
 	r.askPostMortems(ctx, d)
