@@ -1,5 +1,11 @@
 package rpcrdma
 
+import (
+	"slices"
+
+	"github.com/rstored/rstored/rdma"
+)
+
 // arrived handles a received message of n bytes. The number of messages is bounded by the posted
 // receives. A client that sends without a credit finds no receive, gets an RNR NAK, and slows
 // down only itself.
@@ -77,8 +83,8 @@ func (c *serverConn) credits(requested uint32) uint32 {
 
 // retireReceive reports whether a receive whose call has ended stays unposted because memory is
 // short. It retires one receive per reply at most, and that reply granted one credit less: the
-// client cannot have counted on the receive. The buffer is not posted, its pages go back to the
-// system, and the pool has its bytes for another connection.
+// client cannot have counted on the receive. The buffer is not posted, the pages that it shares with
+// no posted one go back to the system, and the pool has its bytes for another connection.
 func (c *serverConn) retireReceive(i int) bool {
 	cfg := &c.l.cfg
 	most := c.l.pool.allowed(c.grant, cfg.Receive)
@@ -91,7 +97,21 @@ func (c *serverConn) retireReceive(i int) bool {
 	c.owned--
 	c.grant = min(c.grant, max(creditsOf(c.owned), 1))
 	c.unposted = append(c.unposted, i)
-	c.l.pool.discard(c.recvs[i].Buf)
+	from, to := pagesOf(i, cfg.Receive, func(j int) bool { return slices.Contains(c.unposted, j) })
+	c.l.pool.discard(c.mem[from:min(to, len(c.mem))])
 	c.l.pool.shrink(cfg.Receive)
 	return true
+}
+
+// pagesOf returns the range of memory that nobody uses now that receive i is unposted: the buffer,
+// and the unposted ones that share its first and its last page. unposted may be asked about any
+// number. A receive is not a whole number of pages.
+func pagesOf(i, size int, unposted func(int) bool) (from, to int) {
+	const page = rdma.ArenaBlockMin
+	first, end := i*size/page*page, (i*size+size+page-1)/page*page
+	for from = i * size; from > first && unposted(from/size-1); from -= size {
+	}
+	for to = i*size + size; to < end && unposted(to/size); to += size {
+	}
+	return from, to
 }

@@ -169,24 +169,24 @@ func (m *Memory) discard(b []byte) {
 // Close unmaps the memory.
 func (m *Memory) Close() error { return m.arena.Close() }
 
-// Stats describes the use of the memory, for connections with receives of inline bytes; 0 means the
+// Stats describes the use of the memory, for connections with receives of receive bytes; 0 means the
 // default of Config.
-func (m *Memory) Stats(inline int) MemoryStats {
-	if inline == 0 {
+func (m *Memory) Stats(receive int) MemoryStats {
+	if receive == 0 {
 		cfg := Config{Pinned: m.pinned}.withDefaults()
-		inline = cfg.Receive
+		receive = cfg.Receive
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return MemoryStats{
 		Limit: m.messages + m.bulk, Messages: m.messagesUsed, Bulk: m.bulkUsed, Peak: m.peak,
-		Connections: m.conns, Waiting: len(m.waiting), Share: m.share(inline),
+		Connections: m.conns, Waiting: len(m.waiting), Share: m.share(receive),
 	}
 }
 
 // share is the credits of each connection when three quarters of the memory for messages are
 // divided equally.
-func (m *Memory) share(inline int) int { return creditsOf(m.part() / inline) }
+func (m *Memory) share(receive int) int { return creditsOf(m.part() / receive) }
 
 // part is share in bytes.
 func (m *Memory) part() int { return m.messages / 4 * 3 / max(m.conns, 1) }
@@ -194,15 +194,15 @@ func (m *Memory) part() int { return m.messages / 4 * 3 / max(m.conns, 1) }
 // addConn charges the receives of a new connection that wants a number of credits. It returns the
 // credits that the connection gets: those wanted, floorCredits if half of the memory is in use,
 // or 0 if there is not even memory for the floor.
-func (m *Memory) addConn(want, inline int) (credits int) {
+func (m *Memory) addConn(want, receive int) (credits int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.conns++
 	credits = want
-	if m.messagesUsed+receives(credits)*inline > m.messages/2 {
+	if m.messagesUsed+receives(credits)*receive > m.messages/2 {
 		credits = min(want, floorCredits)
 	}
-	if !m.chargeUpTo(receives(credits)*inline, m.messages) {
+	if !m.chargeUpTo(receives(credits)*receive, m.messages) {
 		m.conns--
 		return 0
 	}
@@ -250,19 +250,19 @@ func (m *Memory) removeConn(n int) {
 }
 
 // allowed returns the most credits that a connection may have now, credits at most.
-func (m *Memory) allowed(credits, inline int) int {
+func (m *Memory) allowed(credits, receive int) int {
 	if each := m.each.Load(); each > 0 {
-		return min(credits, creditsOf(int(each)/inline))
+		return min(credits, creditsOf(int(each)/receive))
 	}
 	return credits
 }
 
 // grow charges n bytes for more receives of a connection that then has the given credits, if there
 // is memory.
-func (m *Memory) grow(n, credits, inline int) bool {
+func (m *Memory) grow(n, credits, receive int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if credits > m.share(inline) {
+	if credits > m.share(receive) {
 		return m.chargeUpTo(n, m.messages/2)
 	}
 	return m.chargeUpTo(n, m.messages/4*3)
