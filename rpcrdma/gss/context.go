@@ -206,7 +206,7 @@ func (m *mac) total(s *macState) []byte {
 type sealer struct {
 	overCipher bool
 	block      cipher.Block
-	keys       *roundKeys // nil: the processor has no instructions for AES, or we do not use them
+	keys       *roundKeys // nil: the processor has no instructions for AES, or the test asks for it
 	ki         *mac
 	enc, dec   sync.Pool // of cipher.BlockMode
 }

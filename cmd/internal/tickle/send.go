@@ -48,10 +48,19 @@ func checksum(b []byte, from, to netip.Addr) uint16 {
 }
 
 // Send sends each client one segment from the server's address, which this host must have. It needs
-// CAP_NET_RAW: without it the error is EPERM. It returns how many were sent, and the first error.
+// CAP_NET_RAW: without it the error is EPERM. It returns how many were sent, and the first error. An
+// address that the host does not have is tried once.
 func Send(list []Conn) (sent int, err error) {
+	var missing netip.Addr
 	for _, c := range list {
-		switch e := send(c); {
+		if c.Local.Addr() == missing {
+			continue
+		}
+		e := send(c)
+		if errors.Is(e, unix.EADDRNOTAVAIL) {
+			missing = c.Local.Addr()
+		}
+		switch {
 		case e == nil:
 			sent++
 		case errors.Is(e, unix.EPERM):
