@@ -60,12 +60,20 @@ func (t *tool) cluster() *cobra.Command {
 one of them. It comes back when its service is started.`,
 		Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := t.daemon().DrainNode(cmd.Context(), args[0]); err != nil {
+			d := t.daemon()
+			asked, err := d.Cluster(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if err := d.DrainNode(cmd.Context(), args[0]); err != nil {
 				return err
 			}
 			for end := time.Now().Add(wait); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-				c, err := t.daemon().Cluster(cmd.Context())
-				if err != nil {
+				c, err := d.Cluster(cmd.Context())
+				switch {
+				case err != nil && asked.Node == args[0]:
+					return nil // the process has ended, as it was asked to
+				case err != nil:
 					return err
 				}
 				left := true

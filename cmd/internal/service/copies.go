@@ -5,8 +5,11 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"sync"
 	"syscall"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/nfs"
@@ -35,6 +38,43 @@ const sessionUser = 65534
 type partners struct {
 	settings func() *config.Config
 	rdma     func(ctx context.Context, local netip.Addr, to netip.AddrPort) (rpc.Client, error) // nil: there is none
+	tcpOnly  *tcpSources
+}
+
+// tcpSources are the sources that RDMA did not reach. For tcpOnlyTime copies go to them by TCP at
+// once: each attempt takes up to sourceConnectsRDMA.
+type tcpSources struct {
+	log *zap.Logger
+	mu  sync.Mutex
+	at  map[sourceKey]time.Time // when the attempt failed
+}
+
+type sourceKey struct {
+	local netip.Addr
+	to    netip.AddrPort
+}
+
+const (
+	tcpOnlyTime = 5 * time.Minute
+	tcpOnlyMax  = 64 // sources
+)
+
+func (s *tcpSources) has(at sourceKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, ok := s.at[at]
+	return ok && time.Since(t) < tcpOnlyTime
+}
+
+func (s *tcpSources) add(at sourceKey, why error) {
+	s.log.Info("the source of a copy is not reached by RDMA: copies read it by TCP for some minutes",
+		zap.Stringer("source", at.to), zap.Error(why))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at == nil || len(s.at) >= tcpOnlyMax {
+		s.at = make(map[sourceKey]time.Time)
+	}
+	s.at[at] = time.Now()
 }
 
 // Enabled implements nfs4.CopyPartners.
@@ -88,21 +128,23 @@ func (p partners) port(at netip.AddrPort) netip.AddrPort {
 	return at
 }
 
-// dialRDMA connects by RDMA, if the client came by RDMA, and the address that
-// the source knows this server by is one of an RDMA device. It returns nil if that fails: the source
-// is then read by TCP.
+// dialRDMA connects by RDMA, if the client came by RDMA, and the address that the source knows this
+// server by is one of an RDMA device. It returns nil if that fails: the source is then read by TCP.
 func (p partners) dialRDMA(ctx context.Context, s *nfs4.CopySource) rpc.Client {
 	at := s.At
 	if at.Port() == config.TCPPort {
 		at = netip.AddrPortFrom(at.Addr(), config.RDMAPort)
 	}
-	if !s.RDMA || p.rdma == nil || !p.Connects(at) {
+	if !s.RDMA || p.rdma == nil || !p.Connects(at) || p.tcpOnly.has(sourceKey{s.From, at}) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, sourceConnectsRDMA)
 	defer cancel()
 	t, err := p.rdma(ctx, s.From, at)
 	if err != nil {
+		if !errors.Is(err, context.Canceled) {
+			p.tcpOnly.add(sourceKey{s.From, at}, err)
+		}
 		return nil
 	}
 	return t

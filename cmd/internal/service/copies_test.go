@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/blockstore/memfs"
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -139,9 +141,12 @@ func TestSourceByRDMA(t *testing.T) {
 	onTCP := tcp.Serve(nl, srv)
 	defer onTCP.Close()
 	at := netip.AddrPortFrom(devs[0].Addr(), 20049)
+	dials := 0
 	p := partners{
+		tcpOnly:  &tcpSources{log: zap.NewNop()},
 		settings: func() *config.Config { return &config.Config{CopyPartners: []string{at.String()}} },
 		rdma: func(ctx context.Context, local netip.Addr, to netip.AddrPort) (rpc.Client, error) {
+			dials++
 			if local != devs[1].Addr() {
 				return nil, net.ErrClosed
 			}
@@ -153,10 +158,13 @@ func TestSourceByRDMA(t *testing.T) {
 		rdma  bool
 		from  netip.Addr
 		conns int // by RDMA
+		dials int // by RDMA, up to then
 	}{
-		{"by RDMA", true, devs[1].Addr(), 1},
-		{"the client names TCP", false, devs[1].Addr(), 0},
-		{"no device has the address", true, netip.MustParseAddr("127.0.0.1"), 0},
+		{"by RDMA", true, devs[1].Addr(), 1, 1},
+		{"the client names TCP", false, devs[1].Addr(), 0, 1},
+		{"no device has the address", true, netip.MustParseAddr("127.0.0.1"), 0, 2},
+		{"a copy soon after", true, netip.MustParseAddr("127.0.0.1"), 0, 2},
+		{"by RDMA again", true, devs[1].Addr(), 1, 3},
 	} {
 		f, err := p.Open(t.Context(), &nfs4.CopySource{
 			At: at, RDMA: c.rdma, From: c.from, Handle: cfg.Codec.Append(nil, 1, &h), Stateid: state.Anonymous,
@@ -168,8 +176,9 @@ func TestSourceByRDMA(t *testing.T) {
 		if n, eof, err := f.ReadAt(t.Context(), got, 0); err != nil || !eof || !bytes.Equal(got[:n], data) {
 			t.Errorf("%s: %d bytes, %v, %v", c.name, n, eof, err)
 		}
-		if n := len(l.Conns()); n != c.conns {
-			t.Errorf("%s: %d connections by RDMA instead of %d", c.name, n, c.conns)
+		if n := len(l.Conns()); n != c.conns || dials != c.dials {
+			t.Errorf("%s: %d connections by RDMA instead of %d, after %d attempts instead of %d", c.name, n, c.conns, dials,
+				c.dials)
 		}
 		if err := f.Close(); err != nil {
 			t.Errorf("%s: %v", c.name, err)

@@ -159,8 +159,9 @@ func New(c Config) (*Service, error) {
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: s.LockTable,
 		Lease: cfg.LeaseTime, Grace: cfg.GraceTime, Calls: calls,
 		Known: owners, Journal: &loggedJournal{Journal: s.State.Journal(), log: log},
-		OthersReclaim: s.NLM.Grace, CallBack: s.callBack, CopyPartners: partners{c.Settings, c.DialRDMA},
-		Minors: cfg.Minors(), Names: s.IDMap, UTF8: cfg.UTF8 == config.UTF8Strict,
+		OthersReclaim: s.NLM.Grace, CallBack: s.callBack,
+		CopyPartners: partners{c.Settings, c.DialRDMA, &tcpSources{log: log}},
+		Minors:       cfg.Minors(), Names: s.IDMap, UTF8: cfg.UTF8 == config.UTF8Strict,
 	}
 	if s.Cluster != nil {
 		s.join(&four, secret)
