@@ -75,8 +75,8 @@ func (f *FS) openChild(c *blockstore.Cred, d *object, name string) (*object, err
 }
 
 // LookupNowait implements blockstore.NowaitLookup: directory and object are open, the kernel has the
-// name in memory, and what the directory permits is known. The object was seen under this name
-// before: to record a new place can wait.
+// name in memory, and what the directory permits is known. It answers only for a name of the object
+// that is recorded already, because recording one can wait for the disk.
 func (f *FS) LookupNowait(c *blockstore.Cred, dir blockstore.Handle, name string) (
 	h blockstore.Handle, a, dirAttr blockstore.Attr, err error,
 ) {
