@@ -230,6 +230,10 @@ func TestExportsOfAllNodes(t *testing.T) {
 	}
 	has(b, false)
 	has(a, false)
+	// The doctor has what the monitors say: one OSD has no redundancy.
+	if out, _ := b.ctl("doctor"); !strings.Contains(out, "HEALTH_WARN: POOL_NO_REDUNDANCY") {
+		t.Errorf("the doctor does not see Ceph's health:\n%s", out)
+	}
 	if out, err := b.ctl("cluster", "drain", "a"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
