@@ -218,10 +218,11 @@ func TestReactions(t *testing.T) {
 	r.flagged(statusRecallRevoked, at(11), &doubt)
 	check("doubt by the second revocation", doubt.Load(), true)
 	check("flags", r.next(), uint32(statusRecallRevoked))
+	r.flagged(statusPathDown, at(15), &doubt) // another flag comes meanwhile
 	wait := r.done(statusRecallRevoked, true, false, at(20), &doubt)
 	check("doubt after a failure", doubt.Load(), true)
 	check("the wait after a failure", wait, reactionPauseFirst)
-	check("flags after a failure", r.next(), uint32(statusRecallRevoked))
+	check("flags after a failure", r.next(), uint32(statusRecallRevoked|statusPathDown))
 	check("the wait", r.done(statusRecallRevoked, true, true, at(21), &doubt), time.Duration(0))
 	check("doubt after the repetition", doubt.Load(), false)
 	check("flags", r.next(), uint32(0))
@@ -239,6 +240,12 @@ func TestReactions(t *testing.T) {
 		pause = time.Duration(ms-begin) * time.Millisecond
 	}
 	check("the pause", pause, reactionPauseMax)
+	for range 20 {
+		r.flagged(statusReclaimNeeded, at(1e6), &doubt)
+		wait = r.done(r.next(), false, false, at(0), &doubt)
+	}
+	check("the wait after many failures", wait, reactionFailedMax)
+	check("doubt after many failures", doubt.Load(), true)
 }
 
 // TestRecoveringIsNotValid: a server that has lost the state of a client is called while the client

@@ -13,6 +13,9 @@ import (
 const (
 	reactionPauseFirst = 50 * time.Millisecond
 	reactionPauseMax   = 2 * time.Second
+	// reactionFailedMax bounds the pause after reactions that have failed. The error can be permanent.
+	// The doubt stays meanwhile, so no delegation is valid.
+	reactionFailedMax = time.Minute
 )
 
 // reactions decides when a client reacts to the flags of the replies to SEQUENCE
@@ -66,20 +69,25 @@ func (r *reactions) next() (flags uint32) {
 
 // done ends a reaction to flags, which next has returned. useful says that it has found something to
 // do. If the reaction was not complete, the doubt stays, and the caller waits for the returned time
-// and reacts again: next returns the same flags once more.
+// and reacts again: next returns the same flags once more, with those that came meanwhile.
 func (r *reactions) done(flags uint32, useful, complete bool, now time.Time, doubt *atomic.Bool) (wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	most := reactionPauseMax
+	if !complete {
+		most = reactionFailedMax
+	}
 	if useful && complete {
 		r.pause = 0
 	} else {
-		r.pause = min(max(2*r.pause, reactionPauseFirst), reactionPauseMax)
+		r.pause = min(max(2*r.pause, reactionPauseFirst), most)
 	}
-	r.todo, r.since = 0, now.Add(r.pause)
+	r.since = now.Add(r.pause)
 	if !complete {
-		r.todo = flags
+		r.todo |= flags
 		return r.pause
 	}
+	r.todo = 0
 	doubt.Store(false)
 	return 0
 }

@@ -120,8 +120,10 @@ func (o *opens) freeRevoked(ctx context.Context, x *live) (found bool, err error
 		}
 	}
 	o.mu.Unlock()
+	var failed error
 	for _, id := range free {
-		found = o.s.changeDuring(ctx, x, freeStateidOp(id)) == nil || found
+		freed, err := o.free(ctx, x, id)
+		found, failed = found || freed, errors.Join(failed, err)
 	}
 	for len(list) > 0 {
 		some := list[:min(len(list), stateidsOfOneTest)]
@@ -140,7 +142,6 @@ func (o *opens) freeRevoked(ctx context.Context, x *live) (found bool, err error
 				continue
 			}
 			found = true
-			_ = o.s.changeDuring(ctx, x, freeStateidOp(e.id))
 			o.mu.Lock()
 			if e.l != nil && e.l.id == e.id {
 				e.l.lose()
@@ -150,12 +151,29 @@ func (o *opens) freeRevoked(ctx context.Context, x *live) (found bool, err error
 				o.revoked = slices.DeleteFunc(o.revoked, func(id state.Stateid) bool { return id == e.id })
 			}
 			o.mu.Unlock()
+			_, err := o.free(ctx, x, e.id)
+			failed = errors.Join(failed, err)
 		}
 	}
 	if found {
 		o.reopen(ctx, x)
 	}
-	return found, ctx.Err()
+	return found, errors.Join(failed, ctx.Err())
+}
+
+// free frees a revoked stateid. If the server does not answer, the next reaction frees it: the
+// server keeps its flag until then. A status other than OK is an answer, and nothing is left to do.
+func (o *opens) free(ctx context.Context, x *live, id state.Stateid) (freed bool, err error) {
+	err = o.s.changeDuring(ctx, x, freeStateidOp(id))
+	if err == nil || errors.As(err, new(nfs.Status)) {
+		return err == nil, nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.revoked) < delegationsMax {
+		o.revoked = append(o.revoked, id)
+	}
+	return false, err
 }
 
 // returns reports whether the client has begun to return a delegation since it asked for the status.
