@@ -162,6 +162,11 @@ var ordinary = []Case{
 	v42("referral", Case{
 		Exports: referralExports, Prepare: referralFiles, Host: moves, Timeout: 2 * time.Minute,
 	}),
+	{
+		Name: "referral-knfsd", Exports: referralExports, Prepare: referralFiles, Script: script("referralknfsd"),
+		Guests: 2, Wires: 2, Env: env("SECOND", guestAddr(1)), Host: moves, Quiet: true, MemMB: 1000,
+		Timeout: 5 * time.Minute,
+	},
 	{Name: "remount", Exports: rw, Script: script("remount"), Host: nothingLeft, Timeout: 2 * time.Minute},
 	{
 		Name: "squash", Script: script("squash"), Prepare: squashed, Exports: squashExports,

@@ -128,6 +128,8 @@ var about = map[string]string{
 		"TCP and RDMA: each reads the file from the other",
 	"copy-servers-rstored":   "the same between two rstored",
 	"copy-servers-knfsd-off": "the same without `copy_partners`: the client reads and writes by itself",
+	"referral-knfsd": "an export that moves while it is in use, of rstored and of the kernel's server: the client " +
+		"sees the same",
 	"lock-order": "one lock, for which clients of versions 3, 4.0 and 4.1 wait: who has waited longest gets it; " +
 		"one of version 4.0, which polls, overtakes nobody",
 	"v42-referral": "referrals over RDMA and TCP, of an export in use too; the addresses of the server, found by " +
