@@ -183,6 +183,27 @@ func TestSecondRevocation(t *testing.T) {
 	await(t, "both stateids to be freed", func() bool { return s.revoked() == 0 })
 }
 
+// TestFreeFails: the first FREE_STATEID of a revoked delegation fails without an answer of the server.
+// The client repeats it.
+func TestFreeFails(t *testing.T) {
+	s := newServer(t)
+	pass := s.ticking()
+	other := s.client()
+	var failed atomic.Bool
+	c, u := s.cachingOf(s.meddled(Version42, func(_ context.Context, r *rpc.Request, call func(*rpc.Request) error) error {
+		if secondOf(r) == nfs4.OpFreeStateID && !failed.Swap(true) {
+			return errResults
+		}
+		return call(r)
+	}))
+	h := s.object(other, "/data/f", []byte("data"))
+	s.delegated(c, h, ShareBoth)
+	s.revoke(c, other, u, h, pass)
+	must(t, four(t, c).do(context.Background(), &compound4{})) // its reply has the flag
+	got(t, u.lost, "the loss")
+	await(t, "the stateid to be freed", func() bool { return failed.Load() && s.revoked() == 0 })
+}
+
 // secondOf is the second operation of a call, if the first one is SEQUENCE.
 func secondOf(r *rpc.Request) uint32 {
 	if first, n := opsOf(r); first != nfs4.OpSequence || n < 2 {
