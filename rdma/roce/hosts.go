@@ -34,9 +34,10 @@ func (s *shard) loopback(peer netip.Addr) bool {
 	return ok && h.Loopback(peer)
 }
 
-// localConns is how many connections of a loop may have the wide window of a host. 16 of them fill
-// half of a receive buffer of 64 MiB. Later connections have the window of any other.
-const localConns = 16
+// localConns is how many connections of a loop may have the wide window of a host. They fill a
+// receive buffer of 8 MiB, which many unprivileged clients have. Later connections have the window
+// of any other.
+const localConns = 4
 
 // widen is called when the ICRC of the connection is omitted.
 func (c *conn) widen() {
