@@ -241,6 +241,7 @@ func (m *model) start(i int) {
 	if m.r.IntN(4) == 0 && m.version != v || !m.write(v, next) {
 		return
 	}
+	m.lost[old.Nodes[p.Node].Boot] = true // elsewhere only a process starts whose name does not beat
 	p.Epoch, p.started = next.Current, !next.Nodes[p.Node].Need
 	m.read(p)
 	m.note("%s starts: %+v", p.Boot, m.state)

@@ -64,6 +64,10 @@ func (m *model) grant(p *process) {
 	if _, taken := m.held[g.lock]; taken || m.ended[p.Boot] || x.at != p || p.leaving {
 		return
 	}
+	// Not in the model: a process stands still in the middle of a grant until it was declared lost.
+	if p.stalled || p.seen.Nodes[p.Node].Boot != p.Boot {
+		return
+	}
 	m.held[g.lock] = holder{p.Boot, g.client}
 	x.locks[g.lock] = true
 	m.grants++
@@ -192,7 +196,7 @@ func (m *model) random() {
 			}
 		}
 	case k < 7:
-		if p := m.procs[i]; p == nil || p.leaving || p.stalled || m.r.IntN(3) > 0 {
+		if p := m.procs[i]; p == nil || p.leaving || p.stalled || p.seen.Nodes[p.Node].Boot != p.Boot || m.r.IntN(3) > 0 {
 			return
 		} else if !m.has(p) && !p.seen.Nodes[p.Node].Need { // it has released what it had
 			if m.write(p.version, p.seen.Left(p.Node, p.Boot)) {
