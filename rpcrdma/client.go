@@ -26,9 +26,9 @@ var (
 // Client sends calls over one connection, as many at once as the server grants credits. It does not
 // reconnect: after an *rpc.ConnError the caller dials again. It implements rpc.Client,
 // rpc.Registrar and rpc.DMABufRegistrar. Its methods may be called from any goroutine, but not on
-// the device's loops. A Client has Credits + backwardReceives buffers in each direction, of
-// Inline and of Send bytes. A receive buffer is posted, except while receive handles its message. A send buffer is
-// in use until its SEND has completed.
+// the device's loops. A Client has Credits + backwardReceives buffers in each direction, of Inline
+// and of Send bytes. A receive buffer is posted, except while receive handles its message. A send
+// buffer is in use until its SEND has completed.
 type Client struct {
 	dev   rdma.Device
 	loop  rdma.Loop

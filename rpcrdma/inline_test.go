@@ -3,7 +3,8 @@ package rpcrdma
 import "testing"
 
 // TestInlineWrite: the data of a WRITE of 4096 bytes is in the message if the server receives 5120
-// bytes and grants 16 credits, and is fetched by RDMA READ otherwise. Replies are no longer than 4096 bytes.
+// bytes and grants 16 credits, and is fetched by RDMA READ otherwise. Replies are no longer than
+// 4096 bytes.
 func TestInlineWrite(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -13,8 +13,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// otherCalls are calls of every procedure that is served beside NFS on its connections: of NLM, of the
-// status monitor and of rquota. Messages of NLM (_MSG) have an empty reply, and so do answers (_RES).
+// otherCalls are calls of every procedure that is served beside NFS on its connections: of NLM, of
+// the status monitor and of rquota. Messages of NLM (_MSG) have an empty reply, and so do answers
+// (_RES).
 func otherCalls(made []byte) (steps []step) {
 	cookie := func(e *xdr.Encoder) { e.Opaque(nil) }
 	at := func(e *xdr.Encoder) {

@@ -241,8 +241,8 @@ func (f *FS) Limits() blockstore.Limits {
 	}
 }
 
-// Stat returns the numbers of the filesystem, or of the quota that a directory is in. The bytes are 0
-// until a manager of the cluster has reported them; those of a quota are known.
+// Stat returns the numbers of the filesystem, or of the quota that a directory is in. The bytes are
+// 0 until a manager of the cluster has reported them; those of a quota are known.
 func (f *FS) Stat(_ *blockstore.Cred, h blockstore.Handle) (blockstore.Stat, error) {
 	o, err := f.objs.acquire(h)
 	if err != nil {
@@ -271,7 +271,8 @@ func (f *FS) Stat(_ *blockstore.Cred, h blockstore.Handle) (blockstore.Stat, err
 	return s, nil
 }
 
-// bounded reduces the numbers of a filesystem, which are 0 if they are not known, to those of a quota.
+// bounded reduces the numbers of a filesystem, which are 0 if they are not known, to those of a
+// quota.
 func bounded(total, free, avail *uint64, limit, used uint64) {
 	if limit > 0 && (*total == 0 || limit < *total) {
 		left := limit - min(used, limit)

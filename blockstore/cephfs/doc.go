@@ -10,8 +10,9 @@
 //
 // # Snapshots
 //
-// .snap of a directory has its snapshots, which are read-only (snapshots.go). A handle has the snapshot
-// of its object. Another gateway finds a directory of a snapshot through the live directory.
+// .snap of a directory has its snapshots, which are read-only (snapshots.go). A handle has the
+// snapshot of its object. Another gateway finds a directory of a snapshot through the live
+// directory.
 //
 // # Identity and permission
 //

@@ -12,10 +12,10 @@ import (
 )
 
 // A rename in libcephfs retains the entry of its old name while it waits for the MDS. If another
-// rename takes that entry away meanwhile, and the name exists again, the reply of the first one makes
-// libcephfs crash (16.2.15, on its thread ms_dispatch). In a kernel client VFS prevents that: it locks
-// the directories. Here the changes of one name take turns, and lookups of it wait for them. Changes
-// of other names of the directory go on, also while one waits for a delegation.
+// rename takes that entry away meanwhile, and the name exists again, the reply of the first one
+// makes libcephfs crash (16.2.15, on its thread ms_dispatch). In a kernel client VFS prevents that:
+// it locks the directories. Here the changes of one name take turns, and lookups of it wait for
+// them. Changes of other names of the directory go on, also while one waits for a delegation.
 
 // nameIn is a name in a directory.
 type nameIn struct {

@@ -220,7 +220,8 @@ func (f *FS) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string,
 }
 
 // checkRename checks what libcephfs does not, or answers otherwise. It returns the object that
-// loses its last name, and ends the leases of both. same: both names are of one object, and nothing is to be done.
+// loses its last name, and ends the leases of both. same: both names are of one object, and nothing
+// is to be done.
 func (f *FS) checkRename(c *blockstore.Cred, fd *object, fa *blockstore.Attr, fromName string, td *object,
 	ta *blockstore.Attr, toName string,
 ) (victim blockstore.Handle, same bool, err error) {

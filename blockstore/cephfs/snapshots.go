@@ -74,10 +74,10 @@ func (f *FS) up(d *object) (*object, blockstore.Attr, error) {
 	return o, a, err
 }
 
-// resolve returns a directory of a snapshot that was found by its numbers. libcephfs needs the path to
-// it, and would look up names in the live directory otherwise. The .snap of the live directory has
-// all snapshots, also those of the directories above. The result takes over the reference of in; after
-// an error the caller still has it.
+// resolve returns a directory of a snapshot that was found by its numbers. libcephfs needs the path
+// to it, and would look up names in the live directory otherwise. The .snap of the live directory
+// has all snapshots, also those of the directories above. The result takes over the reference of
+// in; after an error the caller still has it.
 func (f *FS) resolve(h blockstore.Handle, in *C.struct_Inode) (*C.struct_Inode, error) {
 	var stx C.struct_ceph_statx
 	if err := failed(C.rc_getattr(f.m, in, &stx, f.root)); err != nil {

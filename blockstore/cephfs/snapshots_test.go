@@ -32,8 +32,8 @@ func native(t *testing.T, args ...string) {
 	}
 }
 
-// TestSnapshots: a snapshot is found by names and by handles, also by another gateway that has never
-// seen it, and nothing in it can be changed.
+// TestSnapshots: a snapshot is found by names and by handles, also by another gateway that has
+// never seen it, and nothing in it can be changed.
 func TestSnapshots(t *testing.T) {
 	a := gateway(t, Options{})
 	defer a.Close()
@@ -175,8 +175,8 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfDirectoryAbove: an export below a directory with a snapshot has that snapshot, too. Its
-// parents there are no way out of the export.
+// TestSnapshotOfDirectoryAbove: an export below a directory with a snapshot has that snapshot, too.
+// Its parents there are no way out of the export.
 func TestSnapshotOfDirectoryAbove(t *testing.T) {
 	a := gateway(t, Options{})
 	defer a.Close()
@@ -222,8 +222,8 @@ func TestSnapshotOfDirectoryAbove(t *testing.T) {
 	}
 }
 
-// TestVirtual: layouts are extended attributes that root can change, and quotas of directories are the
-// size that clients see.
+// TestVirtual: layouts are extended attributes that root can change, and quotas of directories are
+// the size that clients see.
 func TestVirtual(t *testing.T) {
 	f := gateway(t, Options{})
 	defer f.Close()

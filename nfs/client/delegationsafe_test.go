@@ -57,9 +57,10 @@ func (s *server) revoke(c, other *Client, u *cache, h Handle, pass func(time.Dur
 	}
 }
 
-// TestRevokedWrite: the first call of a client after the server has revoked its delegation is a WRITE
-// of data that it had cached. Its session and its open live on, but the server refuses the WRITE, so
-// that what another client wrote meanwhile stays. Data that a program writes now is written.
+// TestRevokedWrite: the first call of a client after the server has revoked its delegation is a
+// WRITE of data that it had cached. Its session and its open live on, but the server refuses the
+// WRITE, so that what another client wrote meanwhile stays. Data that a program writes now is
+// written.
 func TestRevokedWrite(t *testing.T) {
 	s := newServer(t)
 	pass := s.ticking()
@@ -128,7 +129,8 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-// revoked is the number of delegations that the server has revoked and whose stateids are not freed.
+// revoked is the number of delegations that the server has revoked and whose stateids are not
+// freed.
 func (s *server) revoked() (n int) {
 	for _, c := range s.four.State().Clients(s.cfg.Now()) {
 		n += c.Revoked
@@ -145,8 +147,8 @@ func await(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// TestSecondRevocation: the server revokes a second delegation before it has dropped its flag for the
-// first one, because the FREE_STATEID of the first one is on its way.
+// TestSecondRevocation: the server revokes a second delegation before it has dropped its flag for
+// the first one, because the FREE_STATEID of the first one is on its way.
 func TestSecondRevocation(t *testing.T) {
 	s := newServer(t)
 	pass := s.ticking()
@@ -183,8 +185,8 @@ func TestSecondRevocation(t *testing.T) {
 	await(t, "both stateids to be freed", func() bool { return s.revoked() == 0 })
 }
 
-// TestFreeFails: the first FREE_STATEID of a revoked delegation fails without an answer of the server.
-// The client repeats it.
+// TestFreeFails: the first FREE_STATEID of a revoked delegation fails without an answer of the
+// server. The client repeats it.
 func TestFreeFails(t *testing.T) {
 	s := newServer(t)
 	pass := s.ticking()
@@ -306,8 +308,8 @@ func TestRecoveringIsNotValid(t *testing.T) {
 	}
 }
 
-// TestCallbackSize: CB_GETATTR is answered with the size that programs see, also if the server has all
-// data: it can be another than at the grant.
+// TestCallbackSize: CB_GETATTR is answered with the size that programs see, also if the server has
+// all data: it can be another than at the grant.
 func TestCallbackSize(t *testing.T) {
 	s := newServer(t)
 	h := s.object(s.client(), "/data/f", []byte("data"))
@@ -347,8 +349,8 @@ func TestChores(t *testing.T) {
 	close(order)
 }
 
-// TestUnknownRecallsAreFew: the client takes no more recalls of delegations that it does not know than
-// it can remember.
+// TestUnknownRecallsAreFew: the client takes no more recalls of delegations that it does not know
+// than it can remember.
 func TestUnknownRecallsAreFew(t *testing.T) {
 	s := newServer(t)
 	o := four(t, s.client()).opens

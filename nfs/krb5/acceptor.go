@@ -224,9 +224,9 @@ func (a *Acceptor) openTicket(req *messages.APReq) (who, acceptor string, err er
 }
 
 // clientOf returns the principal of the client of a ticket. A client of Active Directory is the
-// account in the PAC: the name in the ticket has the case that the client typed, may be another name
-// of the account (UPN), also one with a slash, and may lack the last character of an account NAME$.
-// Each user of a domain can make such accounts, also with the name of a user of this host.
+// account in the PAC: the name in the ticket has the case that the client typed, may be another
+// name of the account (UPN), also one with a slash, and may lack the last character of an account
+// NAME$. Each user of a domain can make such accounts, also with the name of a user of this host.
 //
 // The account must be of the ticket's realm: two domains can have accounts of the same name.
 func (a *Acceptor) clientOf(t *messages.EncTicketPart, key types.EncryptionKey) (string, error) {
@@ -246,8 +246,8 @@ func (a *Acceptor) clientOf(t *messages.EncTicketPart, key types.EncryptionKey) 
 }
 
 // find returns the entries of kt with whose keys a ticket may be encrypted: those of its principal,
-// enctype and version. A ticket without a version may have any. Upper and lower case in the names of hosts are
-// equal, as for Active Directory: which of them a ticket has, the client has chosen.
+// enctype and version. A ticket without a version may have any. Upper and lower case in the names
+// of hosts are equal, as for Active Directory: which of them a ticket has, the client has chosen.
 func find(kt *keytab.Keytab, t *messages.Ticket) (entries []int, err error) {
 	var versions, kinds, names []string
 	for i := range kt.Entries {

@@ -9,8 +9,9 @@ type Gate interface {
 	End()
 }
 
-// UseGate lets the table grant new locks, also to requests that wait, only as a gate allows. Reclaims
-// do not ask it. Requests that wait need Retry after the gate has opened. Call it before anything else.
+// UseGate lets the table grant new locks, also to requests that wait, only as a gate allows.
+// Reclaims do not ask it. Requests that wait need Retry after the gate has opened. Call it before
+// anything else.
 func (t *Table) UseGate(g Gate) { t.gate = g }
 
 // Reclaim is Lock for a lock that the owner had before, in a grace period.

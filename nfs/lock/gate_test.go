@@ -21,8 +21,8 @@ func (g *fakeGate) Begin() bool {
 
 func (g *fakeGate) End() { g.busy-- }
 
-// TestGate: while a gate is closed only reclaims get a lock. A request that waits gets none either, and
-// has its lock after the gate has opened.
+// TestGate: while a gate is closed only reclaims get a lock. A request that waits gets none either,
+// and has its lock after the gate has opened.
 func TestGate(t *testing.T) {
 	g := &fakeGate{open: true}
 	h := &gatedHost{fakeHost{t: t}, g}

@@ -219,8 +219,8 @@ func (j *journal) ask(b begun, now time.Time) {
 
 // take finds a call without an answer by its hash (step 2), and moves its record to the slot in
 // which it is executed now. A client may have sent several identical calls, in several slots: take
-// returns them in the order of step 1. The old record is freed when the new one is complete, because
-// the process may be killed in between.
+// returns them in the order of step 1. The old record is freed when the new one is complete,
+// because the process may be killed in between.
 func (j *journal) take(k slotKey, seq uint32, sum callSumOf, now time.Time) (note []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -305,11 +305,11 @@ func (a *attempt) Journaled() bool { return a.k.journaled() }
 
 func (k *compound) journaled() bool { return len(k.s.journal.mem) > 0 }
 
-// Doubt implements nfs.Noter. A note that it returns is recorded for this execution as well, because
-// the server may be killed again. The hash covers the owner string of the client, the credential, both
-// file handles, and the arguments up to the end of the compound. (The client repeats all
-// operations; the same REMOVE followed by others is another request.) It does not cover the client
-// ID and the session, because they are new after a restart.
+// Doubt implements nfs.Noter. A note that it returns is recorded for this execution as well,
+// because the server may be killed again. The hash covers the owner string of the client, the
+// credential, both file handles, and the arguments up to the end of the compound. (The client
+// repeats all operations; the same REMOVE followed by others is another request.) It does not cover
+// the client ID and the session, because they are new after a restart.
 func (a *attempt) Doubt() []byte {
 	k := a.k
 	e := xdr.Encoder{B: k.cacheBuf[:0]} // cacheBuf is unused until finish

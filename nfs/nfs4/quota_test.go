@@ -98,8 +98,8 @@ func TestCaseInsensitive(t *testing.T) {
 	}
 }
 
-// TestTimeCreate: when an object was made. Clients may send it with other attributes, as those of macOS
-// do after an exclusive create; it is not set, and the reply says so.
+// TestTimeCreate: when an object was made. Clients may send it with other attributes, as those of
+// macOS do after an exclusive create; it is not set, and the reply says so.
 func TestTimeCreate(t *testing.T) {
 	r := newRig(t)
 	x := r.session(1, "o")

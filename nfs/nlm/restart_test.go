@@ -364,8 +364,8 @@ func TestFlavor(t *testing.T) {
 	}
 }
 
-// TestReclaimOfAnotherServer: clients of a server of the same cluster, which is lost, are notified and
-// reclaim here. What they reclaim is remembered here, so that they may do so again.
+// TestReclaimOfAnotherServer: clients of a server of the same cluster, which is lost, are notified
+// and reclaim here. What they reclaim is remembered here, so that they may do so again.
 func TestReclaimOfAnotherServer(t *testing.T) {
 	r := newRig(t, nil, 0)
 	lost := Client{"host-" + alice, netip.MustParseAddr(alice), netip.MustParseAddr("10.0.0.100")}

@@ -141,8 +141,8 @@ func New(cfg Config) *Server {
 }
 
 // BeginReclaim begins or prolongs the grace period: clients of a server of the same cluster that is
-// lost may reclaim here. Each of them gets SM_NOTIFY with a state number, which must be larger than any
-// before. A client comes to the address that it used before, which may have moved here.
+// lost may reclaim here. Each of them gets SM_NOTIFY with a state number, which must be larger than
+// any before. A client comes to the address that it used before, which may have moved here.
 func (s *Server) BeginReclaim(list []Client, until time.Time, state int32) {
 	if len(list) == 0 {
 		return

@@ -56,10 +56,10 @@ type grace struct {
 	journal Journal            // nil: nothing is written, and no client may reclaim after the next start
 }
 
-// init fills the list from Config.Known. In a cluster the records of these clients are of an earlier
-// epoch, and the list of the new one begins empty. The keys of the maps are owner strings with the identity
-// in front, see Identity.known: a client that comes back over TLS as somebody else reclaims
-// nothing.
+// init fills the list from Config.Known. In a cluster the records of these clients are of an
+// earlier epoch, and the list of the new one begins empty. The keys of the maps are owner strings
+// with the identity in front, see Identity.known: a client that comes back over TLS as somebody
+// else reclaims nothing.
 func (g *grace) init(cfg *Config) {
 	g.journal = cfg.Journal
 	g.until = cfg.GraceUntil
@@ -129,8 +129,8 @@ func (s *Server) Grace(now time.Time) bool {
 	return false
 }
 
-// expire removes from the list the clients that have not come back, and those that have not reclaimed
-// all. Call with mu held, and frozen read-locked.
+// expire removes from the list the clients that have not come back, and those that have not
+// reclaimed all. Call with mu held, and frozen read-locked.
 func (g *grace) expire() error {
 	var gone []string
 	var partly []*Client

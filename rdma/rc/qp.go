@@ -259,10 +259,10 @@ func (q *QP) Widen() {
 // OmitsICRC reports whether OmitICRC was called.
 func (q *QP) OmitsICRC() bool { return q.noICRC }
 
-// Receive handles a packet for this QP, whose ICRC was checked or omitted. It copies the payload before it
-// returns, unless the caller has done so (Placement). It drops packets that fail the checks of IBTA
-// 9.6.1: class of the opcode, state of the QP, addresses and P_Key. A peer can send anything at any
-// time, so all drops are silent and counted.
+// Receive handles a packet for this QP, whose ICRC was checked or omitted. It copies the payload
+// before it returns, unless the caller has done so (Placement). It drops packets that fail the
+// checks of IBTA 9.6.1: class of the opcode, state of the QP, addresses and P_Key. A peer can send
+// anything at any time, so all drops are silent and counted.
 //
 //	check                                     counter of the dropped packets
 //	opcode of RC, reserved one, or CNP        DropOpcode

@@ -164,8 +164,8 @@ func (d *Device) pathMTU(mtu int) rdma.MTU {
 }
 
 // newGUID returns the CA GUID. Its upper half is the same whenever a device is opened on an address
-// of a host, and different on other hosts. For its lower half see hostMask. A peer distinguishes our connections by GUID, communication ID and QP
-// number. The last two start at random.
+// of a host, and different on other hosts. For its lower half see hostMask. A peer distinguishes
+// our connections by GUID, communication ID and QP number. The last two start at random.
 func (d *Device) newGUID() uint64 {
 	id, err := os.ReadFile("/etc/machine-id")
 	if err != nil || d.addr.IsLoopback() {

@@ -115,8 +115,8 @@ func TestTakeover(t *testing.T) {
 	node(t, bin, "a", "127.0.0.2").settled(2)
 }
 
-// lockV3 asks the lock manager of a node for the first ten bytes of a file, as a host with NFS version 3
-// does.
+// lockV3 asks the lock manager of a node for the first ten bytes of a file, as a host with NFS
+// version 3 does.
 func (g *gateway) lockV3(handle []byte, reclaim bool) nlm.Stat {
 	g.t.Helper()
 	c, err := tcp.Dial(g.t.Context(), g.address+":2049")
@@ -146,8 +146,8 @@ func (g *gateway) lockV3(handle []byte, reclaim bool) nlm.Stat {
 	return st
 }
 
-// TestDrainWithVersion3: a node whose client has nothing but a lock of version 3 is drained. Nobody gets
-// the lock meanwhile, and the client reclaims it at the other node.
+// TestDrainWithVersion3: a node whose client has nothing but a lock of version 3 is drained. Nobody
+// gets the lock meanwhile, and the client reclaims it at the other node.
 func TestDrainWithVersion3(t *testing.T) {
 	bin := cluster(t)
 	a, b := node(t, bin, "a", "127.0.0.2"), node(t, bin, "b", "127.0.0.3")

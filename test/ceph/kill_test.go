@@ -20,8 +20,9 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 )
 
-// pausesMost is how long a client may be without an answer: the MDS's beacon grace and reconnect, the
-// session of a gateway that was killed, its grace period and lease, and what starting takes here.
+// pausesMost is how long a client may be without an answer: the MDS's beacon grace and reconnect,
+// the session of a gateway that was killed, its grace period and lease, and what starting takes
+// here.
 const pausesMost = 2 * time.Minute
 
 // load are clients that work while servers die. What they got an answer for is never lost.
@@ -139,8 +140,8 @@ func (l *load) renamer(name string, fsys *client.FS) (check func(*client.FS) err
 	}
 }
 
-// locker takes and releases one lock that all lockers want. A lock is held twice if another client got
-// it before this one released it, and this one was not told that it had lost it.
+// locker takes and releases one lock that all lockers want. A lock is held twice if another client
+// got it before this one released it, and this one was not told that it had lost it.
 func (l *load) locker(name string, fsys *client.FS) {
 	var f *client.File
 	l.step(name, func() (err error) {
@@ -232,9 +233,9 @@ func activeMDS(t *testing.T) daemon {
 	return daemon{"mds.a", "ceph-mds", "a"}
 }
 
-// TestKill kills gateways, the OSD and the active MDS, one or two of them at a time, in RSTORED_CEPH_ROUNDS
-// rounds, while clients of two gateways write, rename and lock. Nothing acknowledged is lost, and no lock is
-// held twice. RSTORED_CEPH_SEED repeats a run's choices.
+// TestKill kills gateways, the OSD and the active MDS, one or two of them at a time, in
+// RSTORED_CEPH_ROUNDS rounds, while clients of two gateways write, rename and lock. Nothing
+// acknowledged is lost, and no lock is held twice. RSTORED_CEPH_SEED repeats a run's choices.
 func TestKill(t *testing.T) {
 	rounds, _ := strconv.Atoi(os.Getenv("RSTORED_CEPH_ROUNDS"))
 	if rounds == 0 {

@@ -149,9 +149,9 @@ func (g *gateway) delegatee() (*client.Client, *client.FS) {
 	return c, fs
 }
 
-// TestLocksBehindDelegations: each of two clients locks a file that is delegated to the other one, at
-// another gateway. The delegations are for reading: the check of the file's type before does not recall
-// them. None waits until it has the lock before it returns its delegation.
+// TestLocksBehindDelegations: each of two clients locks a file that is delegated to the other one,
+// at another gateway. The delegations are for reading: the check of the file's type before does not
+// recall them. None waits until it has the lock before it returns its delegation.
 func TestLocksBehindDelegations(t *testing.T) {
 	bin := cluster(t)
 	var files [2]*client.File

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// copyServers is a case of copies between rstored on the host and another server in guest b. can says
-// in which directions, as seen from the host: "in" and "out". If can is empty, the host's server has no
-// partners.
+// copyServers is a case of copies between rstored on the host and another server in guest b. can
+// says in which directions, as seen from the host: "in" and "out". If can is empty, the host's
+// server has no partners.
 func copyServers(other, second, carriers, can string) Case {
 	name, partners := "copy-servers-"+other, []string{"--copy-partners", second}
 	if can == "" {
@@ -31,8 +31,8 @@ func copyServers(other, second, carriers, can string) Case {
 	}
 }
 
-// pulledAndRead waits until the guests are done, and holds the counts of the host's server against the
-// directions of the copies.
+// pulledAndRead waits until the guests are done, and holds the counts of the host's server against
+// the directions of the copies.
 func pulledAndRead(ctx context.Context, r *Run, can string) error {
 	if err := r.Await(ctx, "a.2"); err != nil {
 		return err

@@ -31,8 +31,8 @@ type Config struct {
 	// Place is different for each host and state directory. An earlier process of the same place has
 	// ended.
 	Place string
-	// Timeout is how long a node counts as alive that does not beat. Grace is how long clients of a lost
-	// node may reclaim.
+	// Timeout is how long a node counts as alive that does not beat. Grace is how long clients of a
+	// lost node may reclaim.
 	Timeout, Grace time.Duration
 	Now            func() time.Time // of a clock that does not jump
 	// Reset ends a session of another process at the MDS.
@@ -44,8 +44,8 @@ type Config struct {
 	Log     *zap.Logger
 }
 
-// Clients are the clients of this node: those of version 4 by their owner strings, and hosts with locks
-// of version 3 as SetHosts had them.
+// Clients are the clients of this node: those of version 4 by their owner strings, and hosts with
+// locks of version 3 as SetHosts had them.
 type Clients interface {
 	// BeginReclaim lets further clients reclaim until a time, and ForgetReclaims nobody any more.
 	BeginReclaim(owners, hosts []string, until time.Time)
@@ -310,8 +310,8 @@ func (c *Cluster) Attach(clients Clients) {
 	c.clients = clients
 }
 
-// Begin and End implement lock.Gate: this node enforces no grace period while a lock is being granted.
-// A lock that is taken in the file system after that could be one that a client reclaims.
+// Begin and End implement lock.Gate: this node enforces no grace period while a lock is being
+// granted. A lock that is taken in the file system after that could be one that a client reclaims.
 func (c *Cluster) Begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -341,8 +341,8 @@ func (c *Cluster) again() {
 	}
 }
 
-// Grace reports whether nobody may get new opens and locks: clients of any node may reclaim, or this
-// node cannot show the others that it lives.
+// Grace reports whether nobody may get new opens and locks: clients of any node may reclaim, or
+// this node cannot show the others that it lives.
 func (c *Cluster) Grace() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -135,8 +135,9 @@ func eventually(t *testing.T, what string, is func() bool) {
 
 func serves(n *node) func() bool { return func() bool { return !n.Grace() } }
 
-// TestLeaveWithHosts: a node whose clients have only locks of version 3 leaves. Others stop granting
-// before it closes its stores, do not end its session while it does that, and wait for the clients.
+// TestLeaveWithHosts: a node whose clients have only locks of version 3 leaves. Others stop
+// granting before it closes its stores, do not end its session while it does that, and wait for the
+// clients.
 func TestLeaveWithHosts(t *testing.T) {
 	m := &memory{objects: make(map[string]rados.Pairs)}
 	a, b := mustOpen(t, m, "a"), mustOpen(t, m, "b")
@@ -188,8 +189,8 @@ func TestLeaveWithHosts(t *testing.T) {
 	}
 }
 
-// TestLostTwice: a node that is lost, comes back, and is lost again in one grace period has its clients
-// reclaim at another one twice.
+// TestLostTwice: a node that is lost, comes back, and is lost again in one grace period has its
+// clients reclaim at another one twice.
 func TestLostTwice(t *testing.T) {
 	m := &memory{objects: make(map[string]rados.Pairs)}
 	a, b := mustOpen(t, m, "a"), mustOpen(t, m, "b")
@@ -215,8 +216,8 @@ func TestLostTwice(t *testing.T) {
 	eventually(t, "the period ends", serves(b))
 }
 
-// TestLateGrant: a node enforces no grace period while a lock is being granted, and a node that comes
-// up waits for that, but not for ever.
+// TestLateGrant: a node enforces no grace period while a lock is being granted, and a node that
+// comes up waits for that, but not for ever.
 func TestLateGrant(t *testing.T) {
 	m := &memory{objects: make(map[string]rados.Pairs)}
 	a, b := mustOpen(t, m, "a"), mustOpen(t, m, "b")

@@ -12,10 +12,10 @@ import (
 // errLost is what a process that leaves finds.
 var errLost = errors.New("the other nodes of the cluster have declared this one lost")
 
-// Leave stops granting. If clients have anything here, it waits until no other node grants either. Then
-// the caller closes the stores, and calls Gone. The other nodes do not end the sessions of this process
-// at the MDS before, unless it does not beat. What clients have here they may reclaim at another node,
-// or here after the next start.
+// Leave stops granting. If clients have anything here, it waits until no other node grants either.
+// Then the caller closes the stores, and calls Gone. The other nodes do not end the sessions of
+// this process at the MDS before, unless it does not beat. What clients have here they may reclaim
+// at another node, or here after the next start.
 func (c *Cluster) Leave(ctx context.Context) error {
 	c.mu.Lock()
 	c.leaving, c.granting = true, false

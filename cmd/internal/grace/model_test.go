@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// The model has nodes, whose processes crash and come back, clients with locks, and a file system with
-// sessions: a session that was released can lock nothing any more. Each action of a process is a read
-// of the state, the action itself, and a write over what was read, with other processes and crashes
-// between.
+// The model has nodes, whose processes crash and come back, clients with locks, and a file system
+// with sessions: a session that was released can lock nothing any more. Each action of a process is
+// a read of the state, the action itself, and a write over what was read, with other processes and
+// crashes between.
 
 const (
 	modelNodes   = 3

@@ -6,8 +6,8 @@
 // needs no headers. A program without the tag returns ErrNotBuilt.
 //
 // Begin reading at Client.Change. The package knows nothing of what the values mean. The methods of
-// a Client may be called from any goroutine. Each waits for the cluster, on a thread of its own, and
-// for Options.Timeout at most.
+// a Client may be called from any goroutine. Each waits for the cluster, on a thread of its own,
+// and for Options.Timeout at most.
 //
 //	c, err := rados.Open(rados.Options{Pool: "rstored", Namespace: "nfs"})
 //	old, err := c.Pairs("cluster", "")

@@ -19,8 +19,8 @@ import (
 	"github.com/rstored/rstored/test/bench/compare"
 )
 
-// What -ceph compares, inside of test/ceph/run: rstored and nfs-ganesha in front of one CephFS, and a program that
-// calls libcephfs itself.
+// What -ceph compares, inside of test/ceph/run: rstored and nfs-ganesha in front of one CephFS, and
+// a program that calls libcephfs itself.
 const (
 	cephRDMA  compare.Variant = "ceph-rstored rdma go"
 	cephTCP   compare.Variant = "ceph-rstored tcp go"
