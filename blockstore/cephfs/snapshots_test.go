@@ -17,7 +17,8 @@ import (
 func native(t *testing.T, args ...string) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "native")
-	build := []string{"-o", program, "../../test/ceph/native/native.c", os.Getenv("CGO_CFLAGS"),
+	build := []string{
+		"-o", program, "../../test/ceph/native/native.c", os.Getenv("CGO_CFLAGS"),
 		"-Wl,--allow-shlib-undefined",
 	}
 	for _, dir := range filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")) {

@@ -88,7 +88,10 @@ func TestPAC(t *testing.T) {
 			"other data", ticket(authorization(t, adtype.ADKDCIssued, b), "root"), strict, "root@TEST.GOKRB5",
 			errNoPAC.Error(),
 		},
-		{"a forged PAC", ticket(authorization(t, adtype.ADWin2KPAC, forged), "root"), nil, "root@TEST.GOKRB5", errPAC.Error()},
+		{
+			"a forged PAC", ticket(authorization(t, adtype.ADWin2KPAC, forged), "root"), nil, "root@TEST.GOKRB5",
+			errPAC.Error(),
+		},
 	} {
 		a := &Acceptor{RequirePAC: c.require}
 		who, err := a.clientOf(c.EncTicketPart, key)

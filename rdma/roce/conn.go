@@ -218,7 +218,8 @@ func (d *Device) Dial(l rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 		Remote: c.RemoteAddr, SourcePort: c.LocalAddr.Port(), QPN: c.q.num, PSN: c.rqPSN, MTU: c.MTU.Code(), PKey: pkey,
 		ResponderResources: c.Params.ResponderResources, InitiatorDepth: c.Params.InitiatorDepth,
 		RetryCount: c.Params.RetryCount & 7, RNRRetryCount: c.Params.RNRRetryCount & 7, AckTimeout: d.cfg.AckTimeout,
-		HopLimit: hopLimit, TrafficClass: p.DSCP << dscpShift, GUID: d.guidFor(c.local), Private: slices.Clone(p.Params.PrivateData),
+		HopLimit: hopLimit, TrafficClass: p.DSCP << dscpShift, GUID: d.guidFor(c.local),
+		Private: slices.Clone(p.Params.PrivateData),
 	}
 	c.cmDo(func(first *shard) {
 		id, err := first.cm.Connect(first.now, req)

@@ -228,7 +228,8 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 	r.answered = true
 	rep := cm.AcceptParams{
 		QPN: c.q.num, PSN: c.rqPSN, ResponderResources: c.Params.ResponderResources, InitiatorDepth: c.Params.InitiatorDepth,
-		RNRRetryCount: rnr & 7, TargetAckDelay: targetAckDelay, GUID: r.s.dev.guidFor(r.local), Private: slices.Clone(p.PrivateData),
+		RNRRetryCount: rnr & 7, TargetAckDelay: targetAckDelay, GUID: r.s.dev.guidFor(r.local),
+		Private: slices.Clone(p.PrivateData),
 	}
 	// The REP leaves after the queue pair is in RTS and has its receives: the peer may send at
 	// once.

@@ -155,7 +155,8 @@ func (n *haNode) args() []string {
 		"--ha-promote", cmp.Or(n.p.promote, "auto"),
 		"--config", os.DevNull, "--export", n.p.export + " 10.77.0.0/24(rw,insecure,no_root_squash)",
 		"--rdma-listen", at + ":20049", "--tcp-listen", at + ":2049", "--state-dir", n.p.state, "--control", n.control,
-		"--portmap-listen", at + ":111", "--ha-lease", haTerm, "--ha-node", n.name, "--ha-listen", n.listen, "--lease-time", "10s",
+		"--portmap-listen", at + ":111", "--ha-lease", haTerm, "--ha-node", n.name, "--ha-listen", n.listen,
+		"--lease-time", "10s",
 	}, n.p.more...)
 }
 

@@ -169,7 +169,8 @@ func (o *others) boot(i int, kind string, versions ...string) {
 	if p.locks3 {
 		lock3 = "hold"
 	}
-	env := fmt.Sprintf("export LOCK3=%s GUEST=%s PAIR=%s EXPORT=/data REPORT=%s KIND=%s CARRIER=%s VERSIONS='%s'\n", lock3, g.name, p.addr,
+	env := fmt.Sprintf("export LOCK3=%s GUEST=%s PAIR=%s EXPORT=/data REPORT=%s KIND=%s CARRIER=%s VERSIONS='%s'\n",
+		lock3, g.name, p.addr,
 		o.addr, kind, carrier, strings.Join(versions, " "))
 	program, err := os.ReadFile(filepath.Join(o.dir, "steady"))
 	err = errors.Join(err, os.Mkdir(share, 0o755), os.WriteFile(filepath.Join(share, "steady"), program, 0o755),

@@ -85,7 +85,8 @@ func (l *load) distribution() {
 			pauses[key] = append(pauses[key], r.pause)
 		}
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(pauses), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+	byNames := func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }
+	for _, key := range slices.SortedFunc(maps.Keys(pauses), byNames) {
 		list := pauses[key]
 		slices.Sort(list)
 		at := func(percent int) float64 { return list[max(len(list)*percent+99, 100)/100-1].Seconds() }

@@ -318,7 +318,8 @@ func TestHAScript(t *testing.T) {
 		"status": "#!/bin/sh\n[ -e " + at("again") + " ] && echo status >>" + at("calls") +
 			" && [ $(wc -l <" + at("calls") + ") -gt 4 ]\n",
 		"restart": "#!/bin/sh\necho restart >>" + at("did") + "\n",
-		"failover": "#!/bin/sh\n[ ! -e " + at("mark") + " ] || echo checked >>" + at("did") + "\necho handover >>" + at("did") +
+		"failover": "#!/bin/sh\n[ ! -e " + at("mark") + " ] || echo checked >>" + at("did") +
+			"\necho handover >>" + at("did") +
 			"\nexit $(cat " + at("fails") + ")\n",
 		"standby": "#!/bin/sh\necho standby >>" + at("did") + "\n",
 	} {

@@ -54,7 +54,8 @@ const pacemakerPair = `<resources><group id="nfs">
 <operations><op id="a4" name="monitor" interval="1s" timeout="20s"/></operations></primitive>
 <primitive id="rstored" class="ocf" provider="rstored" type="rstored">
 <instance_attributes id="r"><nvpair id="r1" name="binary" value="%[2]s/rstored"/>
-<nvpair id="r2" name="client" value="%[2]s/rstorectl"/><nvpair id="r3" name="config" value="/run/rstored.yaml"/></instance_attributes>
+<nvpair id="r2" name="client" value="%[2]s/rstorectl"/><nvpair id="r3" name="config" value="/run/rstored.yaml"/>
+</instance_attributes>
 <operations><op id="r4" name="start" interval="0" timeout="60s"/><op id="r5" name="stop" interval="0" timeout="60s"/>
 <op id="r6" name="monitor" interval="1s" timeout="20s"/></operations></primitive>
 </group></resources>
@@ -90,7 +91,8 @@ func (c *clusterNode) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("unshare", "-m", "-u", "-p", "-i", "-f", "--kill-child", "--mount-proc", "sh", script, c.dir, c.n.name)
+	cmd := exec.Command("unshare", "-m", "-u", "-p", "-i", "-f", "--kill-child", "--mount-proc", "sh", script, c.dir,
+		c.n.name)
 	cmd.Stdout, cmd.Stderr = &c.n.log, &c.n.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	c.n.space.Do(func() { err = cmd.Start() })
@@ -136,7 +138,9 @@ func (c *clusterNode) serves() bool {
 // TestPacemaker: Pacemaker and Corosync as Debian has them, on two nodes, move the address and
 // rstored with the resource agent. FAILOVER_ROUNDS is how many faults.
 func TestPacemaker(t *testing.T) {
-	for _, name := range []string{"pacemakerd", "corosync", "cibadmin", "unshare", "/usr/lib/ocf/resource.d/heartbeat/IPaddr2"} {
+	for _, name := range []string{
+		"pacemakerd", "corosync", "cibadmin", "unshare", "/usr/lib/ocf/resource.d/heartbeat/IPaddr2",
+	} {
 		if _, err := exec.LookPath(name); err != nil {
 			t.Skipf("Pacemaker is not installed: %v", err)
 		}
@@ -187,7 +191,8 @@ func TestPacemaker(t *testing.T) {
 	}
 	wait("both nodes are online", online)
 	for _, words := range [][]string{
-		{"crm_attribute", "-n", "stonith-enabled", "-v", "false"}, {"crm_attribute", "-n", "no-quorum-policy", "-v", "ignore"},
+		{"crm_attribute", "-n", "stonith-enabled", "-v", "false"},
+		{"crm_attribute", "-n", "no-quorum-policy", "-v", "ignore"},
 		{"cibadmin", "--replace", "-o", "resources", "--xml-file", filepath.Join(dir, "resources.xml")},
 	} {
 		if out, err := cs[0].run(words...); err != nil {

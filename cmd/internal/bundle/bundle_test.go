@@ -101,6 +101,7 @@ func (f *fake) Stats(context.Context) (control.Stats, error)              { retu
 func (f *fake) Denials(context.Context) ([]control.Denial, error)         { return nil, f.err }
 func (f *fake) PostMortems(context.Context) ([]control.PostMortem, error) { return nil, f.err }
 func (f *fake) Drift(context.Context) (control.Drift, error)              { return control.Drift{}, f.err }
+
 func (f *fake) ClusterHealth(context.Context) (h control.ClusterHealth, err error) {
 	return h, f.err
 }

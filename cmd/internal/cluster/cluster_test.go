@@ -93,7 +93,7 @@ func (n *node) loaded() []string {
 const patience = 2 * time.Second // of all nodes
 
 // open makes a node, which may be one of before that has ended.
-func open(t *testing.T, ctx context.Context, m *memory, name string) (*node, error) {
+func open(ctx context.Context, t *testing.T, m *memory, name string) (*node, error) {
 	t.Helper()
 	n := new(node)
 	c, err := Open(ctx, Config{
@@ -117,7 +117,7 @@ func open(t *testing.T, ctx context.Context, m *memory, name string) (*node, err
 
 func mustOpen(t *testing.T, m *memory, name string) *node {
 	t.Helper()
-	n, err := open(t, t.Context(), m, name)
+	n, err := open(t.Context(), t, m, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestLateGrant(t *testing.T) {
 	a.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if _, err := open(t, ctx, m, "a"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := open(ctx, t, m, "a"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("a node comes up while a lock is being granted at another one: %v", err)
 	}
 	if b.Begin() {

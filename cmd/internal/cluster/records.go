@@ -102,10 +102,11 @@ func (c *Cluster) remove(keys []string) error {
 	return nil
 }
 
-// Owners returns the clients of this node that may reclaim, as Open has found them, and Hosts those
-// of version 3.
+// Owners returns the clients of this node that may reclaim, as Open has found them.
 func (c *Cluster) Owners() []string { return c.known }
-func (c *Cluster) Hosts() []string  { return c.hosts }
+
+// Hosts are Owners of version 3.
+func (c *Cluster) Hosts() []string { return c.hosts }
 
 // Add implements state.Journal.
 func (c *Cluster) Add(owner string) error { return c.record([]string{ofOwner + owner}, nil) }

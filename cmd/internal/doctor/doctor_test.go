@@ -109,12 +109,18 @@ func (d *daemon) Status(context.Context) (control.Status, error) {
 	return control.Status{State: control.StateRunning, Version: "v1", PID: 42, Providers: d.providers}, d.err
 }
 
-func (d *daemon) Exports(context.Context) ([]control.Export, error)            { return d.exports, nil }
-func (d *daemon) Ports(context.Context) ([]control.Port, error)                { return d.ports, nil }
-func (d *daemon) Devices(context.Context) ([]control.Device, error)            { return d.devices, nil }
-func (d *daemon) Stats(context.Context) (control.Stats, error)                 { return d.stats, nil }
-func (d *daemon) PostMortems(context.Context) ([]control.PostMortem, error)    { return d.dead, nil }
-func (d *daemon) Denials(context.Context) ([]control.Denial, error)            { return d.denied, nil }
+func (d *daemon) Exports(context.Context) ([]control.Export, error) { return d.exports, nil }
+
+func (d *daemon) Ports(context.Context) ([]control.Port, error) { return d.ports, nil }
+
+func (d *daemon) Devices(context.Context) ([]control.Device, error) { return d.devices, nil }
+
+func (d *daemon) Stats(context.Context) (control.Stats, error) { return d.stats, nil }
+
+func (d *daemon) PostMortems(context.Context) ([]control.PostMortem, error) { return d.dead, nil }
+
+func (d *daemon) Denials(context.Context) ([]control.Denial, error) { return d.denied, nil }
+
 func (d *daemon) ClusterHealth(context.Context) (control.ClusterHealth, error) { return d.cluster, nil }
 
 func (d *daemon) Drift(context.Context) (control.Drift, error) { return d.drift, nil }

@@ -35,7 +35,8 @@ func TestServer(t *testing.T) {
 		{"well", nil, nil, OK, "post-mortem", nil},
 		{
 			"a cluster", nil, func(d *daemon) { d.cluster = control.ClusterHealth{Node: "a", Ceph: "HEALTH_OK"} },
-			OK, "ceph", []string{"Ceph is HEALTH_OK"},
+			OK, "ceph",
+			[]string{"Ceph is HEALTH_OK"},
 		},
 		{"a cluster that is sick", nil, func(d *daemon) {
 			d.cluster = control.ClusterHealth{Node: "a", Ceph: "HEALTH_WARN", Checks: []string{"MDS_INSUFFICIENT_STANDBY: x"}}

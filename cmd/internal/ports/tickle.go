@@ -28,8 +28,10 @@ const (
 // tickleAt is when the clients of the lost node get a segment, after the address has come. The first
 // ones can come before the network knows where the address is: then the answer of the client goes to
 // the lost node. The address is announced each time before.
-var tickleAt = []time.Duration{0, 50 * time.Millisecond, 150 * time.Millisecond, 400 * time.Millisecond, time.Second,
-	2 * time.Second, 3 * time.Second}
+var tickleAt = []time.Duration{
+	0, 50 * time.Millisecond, 150 * time.Millisecond, 400 * time.Millisecond, time.Second,
+	2 * time.Second, 3 * time.Second,
+}
 
 // followTCP keeps a list of the connections of a listener in the state directory that nodes share,
 // and ends the connections that another node has left in that list. stop ends this. list updates
