@@ -93,19 +93,8 @@ func TestGSSLoopDoesNotAllocate(t *testing.T) {
 	r := newGSSRig(t)
 	r.bulk = make([]byte, 4096)
 	for _, service := range []gss.Service{gss.Integrity, gss.Privacy} {
-		res, _ := r.init("alice")
-		client := gss.NewClient(r.client, res.Handle, service)
 		const calls = 101 // one more than AllocsPerRun is asked for
-		var msgs [calls][]byte
-		for i := range msgs {
-			cred, err := client.Next()
-			if err != nil {
-				t.Fatal(err)
-			}
-			e := header(uint32(i), procWho, &cred)
-			client.Finish(e, &cred, nil)
-			msgs[i] = e.AppendFlat(nil)
-		}
+		msgs := r.calls(calls, service, procWho, nil)
 		replies := 0
 		memory := make([]byte, 3*onLoop)
 		c := &Call{Alloc: func(n int) []byte { return memory[:n] }, Reply: func(c *Call, drop bool) {

@@ -55,9 +55,9 @@ func TestSourcePort(t *testing.T) {
 	}
 }
 
-// TestSourceDemandsKerberos: a source whose export is for Kerberos alone does not let the destination
-// read, whose calls have AUTH_SYS. The server then tells the client to copy by itself.
-func TestSourceDemandsKerberos(t *testing.T) {
+// sourceWith makes the server of a source with one file, whose export has the rules.
+func sourceWith(t *testing.T, data []byte, rules ...nfs.ClientRule) (srv *rpc.Server, handle []byte) {
+	t.Helper()
 	store := memfs.New(memfs.Options{RootMode: 0o777})
 	root, err := store.Root()
 	if err != nil {
@@ -68,15 +68,25 @@ func TestSourceDemandsKerberos(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, _, _, err := store.WriteAt(nil, h, data, 0, blockstore.FileSync); err != nil {
+		t.Fatal(err)
+	}
 	table := nfs.NewTable(nil)
-	rule := nfs.ClientRule{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Flavors: nfs.FlavorsGSS}
-	if err := table.Add(&nfs.Export{ID: 1, Pseudo: "/data", FS: store, Clients: []nfs.ClientRule{rule}}); err != nil {
+	if err := table.Add(&nfs.Export{ID: 1, Pseudo: "/data", FS: store, Clients: rules}); err != nil {
 		t.Fatal(err)
 	}
 	cfg := nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("secret"))}
 	four := nfs4.New(nfs4.Config{Config: cfg, Identity: []byte("source"), Boot: 1, Locks: lock.New(0)})
-	srv := rpc.NewServer(rpc.ServerConfig{Programs: four.Programs()})
-	defer srv.Close()
+	srv = rpc.NewServer(rpc.ServerConfig{Programs: four.Programs()})
+	t.Cleanup(srv.Close)
+	return srv, cfg.Codec.Append(nil, 1, &h)
+}
+
+// TestSourceDemandsKerberos: a source whose export is for Kerberos alone does not let the destination
+// read, whose calls have AUTH_SYS. The server then tells the client to copy by itself.
+func TestSourceDemandsKerberos(t *testing.T) {
+	srv, handle := sourceWith(t, nil,
+		nfs.ClientRule{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Flavors: nfs.FlavorsGSS})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +95,7 @@ func TestSourceDemandsKerberos(t *testing.T) {
 	at := l.Addr().(*net.TCPAddr).AddrPort()
 	p := partners{settings: func() *config.Config { return &config.Config{CopyPartners: []string{at.String()}} }}
 	f, err := p.Open(t.Context(), &nfs4.CopySource{
-		At: at, Handle: cfg.Codec.Append(nil, 1, &h), Stateid: state.Stateid{Seq: 1, Other: [12]byte{1}},
+		At: at, Handle: handle, Stateid: state.Stateid{Seq: 1, Other: [12]byte{1}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -100,30 +110,11 @@ func TestSourceDemandsKerberos(t *testing.T) {
 
 // TestSourceByRDMA: a source that is said to have RDMA is read by RDMA, and by TCP where that fails.
 func TestSourceByRDMA(t *testing.T) {
-	store := memfs.New(memfs.Options{RootMode: 0o777})
-	root, err := store.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, _, _, err := store.Create(nil, root, "file", blockstore.Guarded, &blockstore.SetAttr{Mode: new(uint32(0o644))},
-		[8]byte{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	data := bytes.Repeat([]byte("some data"), 100_000)
-	if _, _, _, err := store.WriteAt(nil, h, data, 0, blockstore.FileSync); err != nil {
-		t.Fatal(err)
-	}
-	table := nfs.NewTable(nil)
-	if err := table.Add(&nfs.Export{ID: 1, Pseudo: "/data", FS: store}); err != nil {
-		t.Fatal(err)
-	}
-	cfg := nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("secret"))}
-	four := nfs4.New(nfs4.Config{Config: cfg, Identity: []byte("source"), Boot: 1, Locks: lock.New(0)})
-	srv := rpc.NewServer(rpc.ServerConfig{Programs: four.Programs()})
-	defer srv.Close()
+	srv, handle := sourceWith(t, data)
 	var devs [2]*roce.Device
 	for i := range devs {
+		var err error
 		if devs[i], err = roce.Open(roce.Config{}); err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +158,7 @@ func TestSourceByRDMA(t *testing.T) {
 		{"by RDMA again", true, devs[1].Addr(), 1, 3},
 	} {
 		f, err := p.Open(t.Context(), &nfs4.CopySource{
-			At: at, RDMA: c.rdma, From: c.from, Handle: cfg.Codec.Append(nil, 1, &h), Stateid: state.Anonymous,
+			At: at, RDMA: c.rdma, From: c.from, Handle: handle, Stateid: state.Anonymous,
 		})
 		if err != nil {
 			t.Fatal(err)
